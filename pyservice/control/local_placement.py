@@ -24,7 +24,7 @@ from pyservice.runtime.node_preparation import PreparedNode, prepare_node
 from pyservice.runtime.run_folder import DroppedOutput, RunFolder
 from pyservice.runtime.run_requests import Resources
 from pyservice.runtime.run_supervisor import RunSupervisor
-from pyservice.runtime.unbound_ports import UnboundPorts
+from pyservice.runtime.unbound_ports import UnboundPorts, local_problems
 from pyservice.runtime.unpacked_builds import UnpackedBuilds
 from pyservice.settings import Settings
 from pyservice.settings.machine_capacity import machine_capacity
@@ -56,7 +56,7 @@ class LocalPlacement:
             settings.storage_reserve_bytes,
             host_user_ids(runtime.user_ids, runtime.container_user_ids).containers.numbers,
         )
-        self._ports = UnboundPorts()
+        self._ports = UnboundPorts(local_problems)
         self._full_scratch = FullScratch()
         self._listening = ListeningPorts()
         self._traffic = EdgeGuardTraffic(settings.data_dir)
@@ -125,7 +125,7 @@ class LocalPlacement:
         assert self._supervisor is not None
         assert self._adapters is not None
         yield "runtime", self._supervisor.run()
-        yield "ports", self._ports.run(self._supervisor)
+        yield "ports", self._ports.run(self._supervisor.runs)
         yield "scratch", self._full_scratch.run(self._supervisor)
         yield "listening", self._listening.run()
         yield "adapters", self._adapters.run(self._supervisor)

@@ -34,6 +34,7 @@ from pyservice.runtime.adapter_watch import AdapterWatch
 from pyservice.runtime.build_unpacking import ARCHIVE
 from pyservice.runtime.run_folder import DroppedOutput
 from pyservice.runtime.run_requests import OwnerKind, Resources, RunReporter
+from pyservice.runtime.unbound_ports import PortsProblem, UnboundPorts, pod_problem
 from pyservice.settings import Settings
 from pyservice.storage.builds import IMAGE
 from pyservice.storage.database import Database
@@ -78,6 +79,7 @@ class PodPlacement:
         self._nodes.on_gone = self._on_node_gone
         self.logs: Final = PodLogs(settings, self._pod)
         self.node_usages: Final = NodeUsages(self._node_of)
+        self._ports = UnboundPorts(self._ports_problems)
         self._pods: PodRuns | None = None
         self._adapters: AdapterWatch | None = None
         self._servers: ServerRuns | None = None
@@ -123,6 +125,7 @@ class PodPlacement:
                 self._builds,
                 self._bind_ports,
                 self.logs.finish,
+                self.logs.copies.add_line,
                 settings.runtime.allow_shared_network,
             ),
             self._targets,
@@ -130,6 +133,7 @@ class PodPlacement:
         self._adapters = AdapterWatch(
             lobbies, PodPorts(), self.logs.folder, self.logs.copies.follow
         )
+        self._ports.on_change = lobbies.node_changed
         self._pods.on_cordon = lobbies.node_changed
         self._pods.probe.on_change = lobbies.node_changed
 
@@ -142,6 +146,7 @@ class PodPlacement:
         yield "runtime", self._follow(self._pods)
         yield "nodes", self._report_gone_nodes()
         yield "players", self._follow_empty_lobbies(self._pods)
+        yield "ports", self._ports.run(self._pods.runs)
         yield "logs", self.logs.run()
         yield "adapters", self._adapters.run(self._pods)
         yield "images", self._fetch_images(self._pods)
@@ -291,8 +296,17 @@ class PodPlacement:
     # Runs.
 
     def unreachable_lobbies(self) -> Mapping[str, str]:
-        """Returns nothing, because the service does not see the sockets of Pods."""
-        return {}
+        return self._ports.unreachable_lobbies()
+
+    async def _ports_problems(
+        self, due: Sequence[tuple[PodLifecycle, float]]
+    ) -> Mapping[str, PortsProblem | None]:
+        listeners = {run: self.node_usages.listeners(run.id, since_s) for run, since_s in due}
+        return {
+            run.id: pod_problem(run, run.pod.ip, sockets)
+            for run, sockets in listeners.items()
+            if sockets is not None and run.pod.ip
+        }
 
     def started_ms(self, run_id: str) -> int | None:
         run = self._run(run_id)
@@ -300,7 +314,8 @@ class PodPlacement:
 
     def problem(self, run_id: str) -> str | None:
         run = self._run(run_id)
-        return None if run is None else run.pod.problem or None
+        pod_sentence = None if run is None else run.pod.problem
+        return pod_sentence or self._ports.problem(run_id)
 
     def processes(self, run_ids: Iterable[str]) -> dict[str, LobbyProcess]:
         runs = [run for run in map(self._run, run_ids) if run is not None]

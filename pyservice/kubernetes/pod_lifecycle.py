@@ -35,6 +35,7 @@ from pyservice.runtime.end_problems import (
     failed_start,
     numbered_ports,
 )
+from pyservice.runtime.process_environment import ProcessPort
 from pyservice.runtime.run_layout import CannotRun
 from pyservice.runtime.run_lifecycle import BUILD_TIMEOUT_S, DATABASE_AWAY
 from pyservice.runtime.run_requests import (
@@ -92,12 +93,14 @@ class PodLifecycle:
         self.group_id = None if note is None else note.group_id
         """Developer group of a run that may begin. None: not decided yet."""
         self.pod = pod or PodState("")
+        self.ports_problem: str | None = None
         self.is_reported = False
         self.task: asyncio.Task[None] | None = None
         self._context = context
         self._request = request
-        self._is_adopted = request is None
-        self._is_confirmed = request is not None
+        self.is_new: Final = request is not None
+        """False for a run of an earlier control plane."""
+        self._is_confirmed = self.is_new
         self._rejection: RunEnd | None = None
         self._stop = StopRequest()
         self._sent_s: int | None = None
@@ -152,10 +155,13 @@ class PodLifecycle:
     @property
     def backends(self) -> Mapping[str, Backend]:
         """Returns where the process listens, by name of the port. Empty before the Pod's address."""
-        if self.note is None or not self.pod.ip:
+        if not self.pod.ip:
             return {}
-        ports = self.note.placement.ports
-        return {name: (self.pod.ip, port.number) for name, port in ports.items()}
+        return {name: (self.pod.ip, port.number) for name, port in self.process_ports.items()}
+
+    @property
+    def process_ports(self) -> Mapping[str, ProcessPort]:
+        return {} if self.note is None else self.note.placement.ports
 
     @property
     def port_protocols(self) -> Mapping[str, str]:
@@ -185,6 +191,9 @@ class PodLifecycle:
         """Ends the run, because its node is lost. Its program may still run there."""
         self._lost = self._lost or sentence
         self._changed.send()
+
+    async def log_problem(self, sentence: str) -> None:
+        await self._context.services.log_problem(self.id, sentence)
 
     def check_again(self) -> None:
         """Notes that the node is cordoned or uncordoned, or that players came or left."""
@@ -443,7 +452,7 @@ class PodLifecycle:
         is_over = pod.end is not None or self._is_gone
         if is_over and (is_explained or now_s >= self._confirm_until_s):
             return observed_end(pod, is_stopped=self._stop.is_requested)
-        if self._rejection is not None and self._is_adopted and pod.started_ms is None:
+        if self._rejection is not None and not self.is_new and pod.started_ms is None:
             return self._rejection
         if start.done() and (problem := start.result()) is not None:
             return problem
@@ -540,7 +549,9 @@ class PodLifecycle:
             return end
         ports = {} if self.note is None else numbered_ports(self.note.placement)
         output = ProgramOutput(self.pod.last_lines, ports=ports)
-        problem = end_problem(end, parameters, progress, lambda: output)
+        problem = end_problem(
+            end, parameters, progress, lambda: output, ports_problem=self.ports_problem
+        )
         if problem is None:
             return end
         return end._replace(message=problem.sentence, kind=problem.kind)

@@ -57,6 +57,8 @@ class RunServices:
     """Binds the ports of a lobby or server to a node, with the host at which players reach it."""
     save_log: Callable[[str, PodState], Awaitable[None]]
     """Saves the rest of the log of a game server that has ended. It has a time limit."""
+    log_problem: Callable[[str, str], Awaitable[None]]
+    """Adds a sentence to `service` in the log of a run, unless it is the newest line there."""
     may_share_network: bool = False
     """Whether developer groups may share a network that is not isolated."""
 

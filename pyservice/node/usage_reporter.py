@@ -1,4 +1,4 @@
-"""Reports to the service what the game servers on a node use.
+"""Reports to the service what the game servers on a node use, and where they listen.
 
 Edge-guard counts their traffic. The control groups of the kubelet count processor time and memory of
 Pods. The names of the folders of logs say which Pods are game servers.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -16,9 +17,11 @@ from pyservice.edge_guard.admin_socket import EdgeGuardTraffic
 from pyservice.errors import ServiceError, Unreachable
 from pyservice.ids import is_uuid
 from pyservice.node.log_copier import POD_LOGS, CallService
+from pyservice.node.pod_sockets import HOST_PROCESSES, read_sockets
 from pyservice.observability.logging import get_logger
 from pyservice.pb.hosting.internal.v1 import node_usage_pb2 as pb
 from pyservice.runtime.control_groups import used_memory_bytes, used_time_us
+from pyservice.runtime.listeners import Listener
 
 CONTROL_GROUPS: Final = Path("/host/cgroup")
 """Where the chart mounts the control groups of the node. Its own are at `/sys/fs/cgroup`."""
@@ -29,6 +32,8 @@ IDLE_S: Final = 30.0
 
 _REPORT: Final = "hosting.internal.v1.NodeUsage.ReportUsage"
 _TIMEOUT_S: Final = 10.0
+_SOCKETS_MAX: Final = 256
+"""Number of sockets of a Pod that a report may have."""
 _POD_GROUP: Final = re.compile(r"(?:[a-z-]+-)?pod([0-9a-f_-]{36})(?:\.slice)?")
 """Name of a Pod's group with its UID: that of the driver `cgroupfs`, and that of `systemd`."""
 
@@ -44,6 +49,7 @@ class UsageReporter:
         traffic: EdgeGuardTraffic,
         pod_logs: Path = POD_LOGS,
         control_groups: Path = CONTROL_GROUPS,
+        processes: Path = HOST_PROCESSES,
     ) -> None:
         """Reports only game servers of `namespace`."""
         self._call = call
@@ -52,6 +58,7 @@ class UsageReporter:
         self._traffic = traffic
         self._pod_logs = pod_logs
         self._groups = control_groups
+        self._processes = processes
         self._is_reported = True
 
     async def run(self) -> NoReturn:
@@ -78,7 +85,7 @@ class UsageReporter:
         return pb.ReportUsageRequest(node=self._node, series=reading.series, runs=runs.values())
 
     def _read_groups(self) -> dict[str, pb.RunUsage]:
-        """Returns processor time and memory of the game servers by id. Blocks."""
+        """Returns processor time, memory and sockets of the game servers by id. Blocks."""
         run_of_pod = {}
         for folder in self._pod_logs.glob(f"{self._namespace}_*"):
             run_id, _, pod_uid = folder.name.removeprefix(f"{self._namespace}_").partition("_")
@@ -89,15 +96,27 @@ class UsageReporter:
         is_unified = (self._groups / "cgroup.controllers").exists()
         times = _groups_of_pods(self._groups if is_unified else self._groups / "cpuacct")
         memory = times if is_unified else _groups_of_pods(self._groups / "memory")
+        sockets = read_sockets(self._processes, run_of_pod)
         return {
             run_id: pb.RunUsage(
                 run_id=run_id,
                 cpu_time_us=used_time_us(times.get(uid), is_unified=is_unified),
                 memory_bytes=used_memory_bytes(memory.get(uid), is_unified=is_unified),
+                sockets=_open_sockets(sockets.get(uid)),
             )
             for uid, run_id in run_of_pod.items()
             if uid in times or uid in memory
         }
+
+
+def _open_sockets(listeners: Sequence[Listener] | None) -> pb.OpenSockets | None:
+    if listeners is None or len(listeners) > _SOCKETS_MAX:
+        return None
+    sockets = [
+        pb.OpenSocket(is_udp=one.protocol == "UDP", address=one.address.packed, port=one.port)
+        for one in listeners
+    ]
+    return pb.OpenSockets(sockets=sockets)
 
 
 def _groups_of_pods(hierarchy: Path) -> dict[str, Path]:

@@ -6,7 +6,7 @@ import asyncio
 from typing import Final, NoReturn
 
 from pyservice.runtime.adapter_watch import WatchedRun
-from pyservice.runtime.unbound_ports import (
+from pyservice.runtime.listeners import (
     bound_ports,
     find_listeners,
     missing_protocols,

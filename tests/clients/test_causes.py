@@ -262,7 +262,7 @@ def test_server_that_listens_elsewhere_gets_no_players(
     sentence = game.why(
         lobby_id,
         r"Nothing listens at PORT_GAME=\d+, but the server listens on ::1:\d+; "
-        r"players reach 127\.0\.0\.1:\$PORT_GAME\.",
+        r"listen at \$HOSTING_BIND_ADDRESS:\$PORT_GAME\.",
     )
     until(lambda: game.service_lines(lobby_id) == [sentence])
     until(lambda: game.call("join", "env", lobby_id=lobby_id).status_code == 409)

@@ -46,6 +46,7 @@ class Scene:
         """Code with which the data plane refuses ports."""
         self.is_data_plane_away = False
         self.saved_logs: dict[str, bool] = {}
+        self.sentences: list[tuple[str, str]] = []
         """By run with a saved log: whether its end was reported before."""
         self.runs: PodRuns
         self._settings = settings
@@ -61,6 +62,7 @@ class Scene:
             self._find_build,
             self._bind_ports,
             self._save_log,
+            self._log_problem,
             self._may_share_network,
         )
         template = pod_template(**self._settings)
@@ -141,6 +143,9 @@ class Scene:
     async def _save_log(self, run_id: str, pod: PodState) -> None:
         assert pod.node
         self.saved_logs[run_id] = "over" in self.reports.of(run_id)
+
+    async def _log_problem(self, run_id: str, sentence: str) -> None:
+        self.sentences.append((run_id, sentence))
 
 
 class AutomaticNodes:

@@ -1,8 +1,10 @@
-"""Control groups of Pods in the forms that nodes have, and what a node reports of them."""
+"""Control groups and sockets of Pods in the forms that nodes have, and what a node reports of them."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ pytestmark = pytest.mark.anyio
 RUN = "0192f000-0000-7000-8000-000000000001"
 OTHER = "0192f000-0000-7000-8000-000000000002"
 UID = "6f3a1d52-9f6b-4c1e-8f7a-0c2d5e9b1a34"
+KINDS = (socket.SOCK_STREAM, socket.SOCK_DGRAM, socket.SOCK_STREAM)
 OTHER_UID = "7c0e2b61-1a2b-4c3d-9e8f-112233445566"
 
 
@@ -30,10 +33,17 @@ class Node:
         self.pods = folder / "pods"
         self.groups = folder / "cgroup"
         self.groups.mkdir()
+        self.processes = folder / "proc"
         self.failures: list[Exception] = []
         self.reports: list[pb.ReportUsageRequest] = []
         self.reporter = UsageReporter(
-            self.call, "n1", "games", EdgeGuardTraffic(folder), self.pods, self.groups
+            self.call,
+            "n1",
+            "games",
+            EdgeGuardTraffic(folder),
+            self.pods,
+            self.groups,
+            self.processes,
         )
 
     async def call(self, name: str, request: Any, timeout_s: float) -> None:
@@ -49,6 +59,14 @@ class Node:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
 
+    def add_process(self, pid: int, group: str, tables: Path | None) -> None:
+        """`tables` are the sockets of the process, or None if it has ended."""
+        process = self.processes / str(pid)
+        process.mkdir(parents=True)
+        (process / "cgroup").write_text(f"0::{group}\n")
+        if tables is not None:
+            (process / "net").symlink_to(tables)
+
     async def report(self) -> pb.ReportUsageRequest:
         """Returns the next report."""
         self.reports.clear()
@@ -63,6 +81,11 @@ class Node:
 @pytest.fixture
 def node(tmp_path: Path) -> Node:
     return Node(tmp_path)
+
+
+def number_of(bound: socket.socket) -> int:
+    number: int = bound.getsockname()[1]
+    return number
 
 
 def usage(report: pb.ReportUsageRequest) -> dict[str, tuple[int, int]]:
@@ -111,3 +134,49 @@ async def test_a_service_that_is_away_is_asked_again(
     monkeypatch.setattr(usage_reporter, "REPORT_S", 0.0)
     node.failures = [Unreachable("no answer")] * 2
     assert usage(await node.report()) == {}
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        "/kubepods/burstable/pod{}/server",
+        "/../../../kubepods/pod{}/server",
+        "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{}.slice/cri-containerd-5f.scope",
+    ],
+)
+async def test_sockets_of_a_game_server_are_reported(node: Node, form: str) -> None:
+    with contextlib.ExitStack() as stack:
+        tcp, udp, idle = (stack.enter_context(socket.socket(type=kind)) for kind in KINDS)
+        for bound in (tcp, udp, idle):
+            bound.bind(("127.0.0.1", 0))
+        tcp.listen()
+        node.put(".", "cgroup.controllers", "cpu memory")
+        node.add_pod(RUN, UID)
+        node.put(f"kubepods/pod{UID}", "memory.current", "1\n")
+        group = form.format(UID.replace("-", "_") if ".slice" in form else UID)
+        node.add_process(1, "/init.scope", None)
+        node.add_process(70, group, None)
+        node.add_process(71, group, Path("/proc/self/net"))
+        [run] = (await node.report()).runs
+        ports = {(one.is_udp, one.address, one.port) for one in run.sockets.sockets}
+        address = b"\x7f\0\0\1"
+        assert {(False, address, number_of(tcp)), (True, address, number_of(udp))} <= ports
+        assert number_of(idle) not in {port for is_udp, _, port in ports if not is_udp}
+
+
+async def test_sockets_that_cannot_be_read_are_not_reported(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.put(".", "cgroup.controllers", "cpu memory")
+    node.add_pod(RUN, UID)
+    node.put(f"kubepods/pod{UID}", "memory.current", "1\n")
+    [run] = (await node.report()).runs
+    assert not run.HasField("sockets"), "the node does not show its processes"
+    node.add_process(70, f"/kubepods/pod{UID}/server", None)
+    [run] = (await node.report()).runs
+    assert not run.HasField("sockets"), "its processes have ended"
+    node.add_process(71, f"/kubepods/pod{UID}/server", Path("/proc/self/net"))
+    monkeypatch.setattr(usage_reporter, "_SOCKETS_MAX", 0)
+    with socket.create_server(("127.0.0.1", 0)):
+        [run] = (await node.report()).runs
+    assert not run.HasField("sockets"), "it has too many"

@@ -83,7 +83,16 @@ DIFFERENCES: Final[Mapping[str, Difference]] = {
     "loopback": Difference(
         "a program that listens at `127.0.0.1`",
         Side("players reach it", True),
-        Side("players do not reach it: listen at `HOSTING_BIND_ADDRESS`", False),
+        Side(
+            "players do not reach it, and the record has a `problem`: listen at "
+            "`HOSTING_BIND_ADDRESS`",
+            False,
+        ),
+    ),
+    "only-ipv6": Difference(
+        "a program that listens at `::` and refuses IPv4",
+        Side("the record has a `problem`", True),
+        Side("players do not reach it over IPv4, and the record has no `problem`", False),
     ),
     "udp-readiness": Difference(
         "an [adapter](adapters.md) with `ready` `port`",

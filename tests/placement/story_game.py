@@ -36,6 +36,7 @@ MODES: Final[Mapping[str, str]] = {
     "exits": "exit:3",
     "killed": "signal:10",
     "incomplete": "import:no_such_module",
+    "deaf": "deaf",
     "greedy": "allocate:256",
     "huge": "",
     "absent": "",
@@ -53,6 +54,7 @@ NEVER_EXITED: Final = 0
 """Exit code in the record of a lobby without one. In the record of a server, it is absent."""
 STARTS_S: Final = 60.0
 """Longest start or end of a game server on a busy machine."""
+NO_FILES: Final[Mapping[str, bytes]] = {}
 _POLL_S: Final = 0.1
 _ENDED: Final = ("destroyed", "failed")
 _OVERLOADED: Final = "OVERLOADED"
@@ -180,6 +182,9 @@ class StoryGame:
         metadata = reply.body["metadata"]
         return metadata["lobby_id"], metadata["kind"]
 
+    def join(self, lobby_id: str) -> Reply:
+        return self._players.call("POST", "/matchmaker/lobbies/join", {"lobby_id": lobby_id})
+
     def lobby(self, lobby_id: str) -> Any:
         path = f"{self._path}/namespaces/prod/logs/lobbies/{lobby_id}"
         return self._cloud.good("GET", path)["lobby"]
@@ -248,12 +253,18 @@ class StoryGame:
         until(lambda: self.is_reached(record))
         return record
 
-    def run_program(self, *command: str, memory_mb: int, **files: bytes) -> list[str]:
-        """Runs a program that must exit with 0, and returns the lines of its standard output."""
+    def start_program(
+        self, *command: str, memory_mb: int = 64, files: Mapping[str, bytes] = NO_FILES
+    ) -> str:
+        """Creates a server with a program of its own, and returns its id."""
         archive = game_programs.program_archive(command, files)
         build_id = game_programs.upload_build(self._cloud.good, GAME, archive)
         resources = {"cpu": 200, "memory": memory_mb}
-        server_id = self.create(runtime={"build": build_id}, resources=resources)["id"]
+        return str(self.create(runtime={"build": build_id}, resources=resources)["id"])
+
+    def run_program(self, *command: str, memory_mb: int, **files: bytes) -> list[str]:
+        """Runs a program that must exit with 0, and returns the lines of its standard output."""
+        server_id = self.start_program(*command, memory_mb=memory_mb, files=files)
         until(lambda: self.server_end(server_id))
         end = self.server_end(server_id)
         assert end == End("destroyed", exit_code=0), (end, self.lines(server_id, "std_err"))
@@ -286,6 +297,10 @@ class StoryGame:
     def lines(self, server_id: str, stream: str = "std_out") -> list[str]:
         lines: list[str] = self.log(server_id, stream)["lines"]
         return lines
+
+    def wait_for_lines(self, server_id: str, *lines: str, stream: str = "std_out") -> None:
+        """Waits until a server has written exactly these lines."""
+        until(lambda: self.lines(server_id, stream) == [*lines])
 
     def is_reached(self, record: Any) -> bool:
         try:

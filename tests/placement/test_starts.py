@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import time
 
 import pytest
 
@@ -17,8 +16,6 @@ from tests.placement.story_game import (
     until,
 )
 from tests.support.game_placement import START_LIMIT_S, GamePlacement
-
-UNREACHED_S = 3.0
 
 
 def test_find_starts_a_lobby_that_its_player_reaches(game: StoryGame) -> None:
@@ -60,18 +57,6 @@ def test_each_protocol_reaches_its_port(game: StoryGame) -> None:
         assert player.echo(b"GET / HTTP/1.1\r\nHost: game\r\n\r\n").startswith(
             b"HTTP/1.1 200 OK\r\n"
         )
-
-
-@pytest.mark.full
-def test_address_at_which_a_program_must_listen(game: StoryGame, placement: GamePlacement) -> None:
-    server_id = game.create(environment={"PLAY": ""})["id"]
-    until(lambda: game.server(server_id)["status"] == "running")
-    if facts_of("loopback", placement):
-        until(lambda: game.is_reached(game.server(server_id)))
-        return
-    end = time.monotonic() + UNREACHED_S
-    while time.monotonic() < end:
-        assert not game.is_reached(game.server(server_id))
 
 
 @pytest.mark.full

@@ -10,6 +10,32 @@ from tests.placement.differences import facts_of
 from tests.placement.story_game import End, StoryGame, address_of, until
 from tests.support.game_placement import GamePlacement
 
+SAVES = b"""
+import signal, sys, time
+
+def save(*_):
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    print("saving", flush=True)
+    time.sleep(1)
+    print("saved", flush=True)
+    sys.exit(0)
+
+signal.signal(signal.SIGTERM, save)
+print("open", flush=True)
+while True:
+    time.sleep(1)
+"""
+"""Game server that needs time after SIGTERM. A second SIGTERM ends it."""
+SCRIPTS = {
+    "no exec": ("sh", "-c", "python3 -S game.py; exit 9"),
+    "own process group": ("sh", "-c", "setsid python3 -S game.py & wait"),
+    "launcher": ("python3", "-S", "-c", "import os; os.system('python3 -S game.py; exit 9')"),
+    "trap and forward": (
+        *("sh", "-c"),
+        "python3 -S game.py & game=$!; trap 'kill -TERM $game' TERM; wait $game; wait $game",
+    ),
+}
+"""Commands that start it. Only the last one passes SIGTERM on."""
 LONG_MS = 60_000
 KILLED = 128 + 9
 SPARED_S = 6.0
@@ -31,6 +57,18 @@ def test_exit_code_of_a_stop_is_that_of_the_program(game: StoryGame) -> None:
     record = game.running("sigterm-exits:5")
     game.destroy(record["id"])
     game.check_server_end(record["id"], End("destroyed", exit_code=5))
+
+
+@pytest.mark.full
+def test_game_server_behind_a_start_script_has_its_time(game: StoryGame) -> None:
+    files = {"game.py": SAVES}
+    started = {name: game.start_program(*words, files=files) for name, words in SCRIPTS.items()}
+    for name, server_id in started.items():
+        game.wait_for_lines(server_id, "open")
+        game.destroy(server_id)
+        exit_code = 0 if name == "trap and forward" else 128 + 15
+        game.check_server_end(server_id, End("destroyed", exit_code=exit_code))
+        assert game.lines(server_id) == ["open", "saving", "saved"], name
 
 
 @pytest.mark.full

@@ -2,8 +2,8 @@
 
 It is `server.py` with more words in PLAY, which it obeys before it listens. A player sends `do` and
 words to have them obeyed later, and gets the message back. With `unaware`, the server makes no
-calls, and prints `ready by itself` when it listens. A GET gets the number of players in JSON, which
-is 0 until `players:<number>` sets it. `out:<text>` and `err:<text>` print a
+calls, and prints `ready by itself` when it listens. With `deaf`, it does not listen. A GET gets the
+number of players in JSON, which is 0 until `players:<number>` sets it. `out:<text>` and `err:<text>` print a
 line, `count:<number>` prints numbers, and `long:<length>` a long line. `exit:<code>` exits,
 `signal:<number>` dies by a signal, and `import:<name>` imports a module. `allocate:<MiB>` takes
 memory, and `fill:<MiB>` writes a file into the scratch folder. With `sigterm-exits:<code>`, SIGTERM
@@ -31,6 +31,8 @@ def obey(word: str) -> None:
     match name:
         case "unaware":
             server.is_ready = lambda: "by itself"
+        case "deaf":
+            server.ports = dict
         case "players":
             PLAYERS[:] = [value]
         case "out":

@@ -5,20 +5,25 @@ from __future__ import annotations
 import shlex
 import socket
 import sys
+from collections.abc import Mapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass, field
+from ipaddress import ip_address
 from typing import Final
 
 import pytest
 
+from pyservice.runtime.listeners import BoundPorts, Listener, bound_ports, find_listeners
 from pyservice.runtime.process_environment import ProcessPort
-from pyservice.runtime.run_requests import PortRequest
+from pyservice.runtime.run_requests import PortRequest, RunRequest
 from pyservice.runtime.unbound_ports import (
-    BoundPorts,
+    PortsProblem,
     UnboundPorts,
-    bound_ports,
-    find_listeners,
+    local_problems,
+    pod_problem,
     unbound_variables,
 )
+from tests.support.pod_requests import run_request
 from tests.support.runtime_host import RuntimeHost, until
 
 pytestmark = pytest.mark.anyio
@@ -64,7 +69,7 @@ async def test_server_is_named_by_the_ports_on_which_nothing_listens(host: Runti
         placed = await host.reports.wait_for(order.id, "placed")
         numbers.append(placed["voice"][1])
         orders.append(order)
-    ports = UnboundPorts()
+    ports = UnboundPorts(local_problems)
     runs = host.supervisor.runs
     await ports.check(runs, 0.0)
     await ports.check(runs, START_S - 1)
@@ -120,7 +125,7 @@ async def test_problem_of_a_server_out_of_reach_names_where_it_listens(
     order = await host.running(script, ports={"game": PortRequest(protocol)})
     [listener] = await host.lines(order, 1)
     number = (await host.reports.wait_for(order.id, "placed"))["game"][1]
-    ports = UnboundPorts()
+    ports = UnboundPorts(local_problems)
     for now_s in (0.0, START_S):
         await ports.check(host.supervisor.runs, now_s)
     if over is None:
@@ -128,7 +133,7 @@ async def test_problem_of_a_server_out_of_reach_names_where_it_listens(
         return
     problem = (
         f"Nothing listens at PORT_GAME={number}, but the server listens on {listener}{over}; "
-        "players reach 127.0.0.1:$PORT_GAME."
+        "listen at $HOSTING_BIND_ADDRESS:$PORT_GAME."
     )
     assert ports.problem(order.id) == problem
     host.supervisor.end(order.id, 0)
@@ -172,7 +177,7 @@ async def test_log_of_an_ended_server_names_the_ports_on_which_nothing_listened(
         host.supervisor.ensure_running(silent)
         await until(lambda: host.supervisor.runs[silent.id].state == "running")
     number = (await host.reports.wait_for(silent.id, "placed"))["game"][1]
-    ports = UnboundPorts()
+    ports = UnboundPorts(local_problems)
     for now_s in (0.0, START_S):
         await ports.check(host.supervisor.runs, now_s)
     host.supervisor.end(silent.id, 0)
@@ -186,7 +191,7 @@ async def test_log_of_an_ended_server_names_the_ports_on_which_nothing_listened(
 async def test_log_says_that_a_server_opened_its_ports_late(host: RuntimeHost) -> None:
     slow = await host.running(ports={"game": PortRequest("udp")})
     number = (await host.reports.wait_for(slow.id, "placed"))["game"][1]
-    ports = UnboundPorts()
+    ports = UnboundPorts(local_problems)
     for now_s in (0.0, START_S):
         await ports.check(host.supervisor.runs, now_s)
     assert ports.problem(slow.id) is not None
@@ -210,7 +215,7 @@ async def test_lobby_is_unreachable_while_nothing_listens_on_one_of_its_ports(
     lobby = await host.running(owner="lobby", ports=requested)
     await host.running(owner="server", ports=requested)
     number = (await host.reports.wait_for(lobby.id, "placed"))["game"][1]
-    ports, changes = UnboundPorts(), []
+    ports, changes = UnboundPorts(local_problems), []
     ports.on_change = lambda: changes.append(ports.unreachable_lobbies())
     for now_s in (0.0, START_S, START_S + 2):
         await ports.check(host.supervisor.runs, now_s)
@@ -234,6 +239,88 @@ async def test_run_of_an_earlier_service_is_checked_at_once(host: RuntimeHost) -
     await host.anew()
     host.supervisor.ensure_running(lobby)
     await until(lambda: host.supervisor.runs[lobby.id].state == "running")
-    ports = UnboundPorts()
+    ports = UnboundPorts(local_problems)
     await ports.check(host.supervisor.runs, 0.0)
     assert list(ports.unreachable_lobbies()) == [lobby.id]
+
+
+@dataclass
+class PodRun:
+    """A run in a Pod with two ports."""
+
+    id: str = "lobby"
+    state: str = "running"
+    is_new: bool = True
+    ports_problem: str | None = None
+    logged: list[str] = field(default_factory=list)
+
+    @property
+    def parameters(self) -> RunRequest:
+        return run_request(id=self.id)
+
+    @property
+    def process_ports(self) -> Mapping[str, ProcessPort]:
+        return {"game": ProcessPort(20_000), "voice": ProcessPort(20_001)}
+
+    @property
+    def port_protocols(self) -> Mapping[str, str]:
+        return {"game": "tcp", "voice": "udp"}
+
+    async def log_problem(self, sentence: str) -> None:
+        self.logged.append(sentence)
+
+
+def listeners_at(address: str) -> list[Listener]:
+    return [
+        Listener("TCP", ip_address(address), 20_000),
+        Listener("UDP", ip_address(address), 20_001),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("address", "reached"),
+    [
+        ("0.0.0.0", True),
+        ("10.0.0.7", True),
+        ("::", True),
+        ("127.0.0.1", False),
+        ("10.0.0.8", False),
+        ("::1", False),
+    ],
+)
+def test_pod_is_reached_at_its_address(address: str, reached: bool) -> None:
+    problem = pod_problem(PodRun(), "10.0.0.7", listeners_at(address))
+    if reached:
+        assert problem is None
+        return
+    sentence = (
+        "Nothing listens at PORT_GAME=20000, PORT_VOICE=20001, but the server listens on "
+        f"{address}:20000, {address}:20001 over UDP; listen at $HOSTING_BIND_ADDRESS:$PORT_GAME."
+    )
+    assert problem == (sentence, True)
+
+
+async def test_run_is_checked_again_while_its_sockets_are_unknown() -> None:
+    run, known, asked = PodRun(), dict[str, PortsProblem | None](), list[float]()
+
+    async def find(due: Sequence[tuple[PodRun, float]]) -> Mapping[str, PortsProblem | None]:
+        asked.extend(since_s for _, since_s in due)
+        return dict(known)
+
+    ports = UnboundPorts(find)
+    await ports.check({run.id: run}, 100.0)
+    await ports.check({run.id: run}, 111.0)
+    assert ports.problem(run.id) is None, "unknown sockets are no problem"
+    known[run.id] = pod_problem(run, "10.0.0.7", [])
+    await ports.check({run.id: run}, 113.0)
+    sentence = "Nothing listens at PORT_GAME=20000, PORT_VOICE=20001."
+    assert ports.unreachable_lobbies() == {run.id: sentence}
+    known.clear()
+    await ports.check({run.id: run}, 115.0)
+    assert ports.problem(run.id) == sentence, "the last answer counts"
+    known[run.id] = None
+    for now_s in (117.0, 119.0):
+        await ports.check({run.id: run}, now_s)
+    assert ports.unreachable_lobbies() == {}
+    assert run.logged == [sentence, "The server listens on all of its ports now."]
+    assert asked == [110.0] * 4, "only sockets after the time to start count"

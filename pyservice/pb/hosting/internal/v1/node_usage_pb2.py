@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from pyservice.pb.buf.validate import validate_pb2 as buf_dot_validate_dot_validate__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$hosting/internal/v1/node_usage.proto\x12\x13hosting.internal.v1\x1a\x1b\x62uf/validate/validate.proto\"k\n\x12ReportUsageRequest\x12\x18\n\x04node\x18\x01 \x01(\tB\n\xbaH\x07r\x05\x10\x01(\xfd\x01\x12\x0e\n\x06series\x18\x02 \x01(\t\x12+\n\x04runs\x18\x03 \x03(\x0b\x32\x1d.hosting.internal.v1.RunUsage\"\xa5\x01\n\x08RunUsage\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x33\n\x07traffic\x18\x02 \x01(\x0b\x32\".hosting.internal.v1.PlayerTraffic\x12\x18\n\x0b\x63pu_time_us\x18\x03 \x01(\x04H\x00\x88\x01\x01\x12\x19\n\x0cmemory_bytes\x18\x04 \x01(\x04H\x01\x88\x01\x01\x42\x0e\n\x0c_cpu_time_usB\x0f\n\r_memory_bytes\"k\n\rPlayerTraffic\x12\x16\n\x0ereceived_bytes\x18\x01 \x01(\x04\x12\x12\n\nsent_bytes\x18\x02 \x01(\x04\x12\x18\n\x10received_packets\x18\x03 \x01(\x04\x12\x14\n\x0csent_packets\x18\x04 \x01(\x04\"\x15\n\x13ReportUsageResponse2m\n\tNodeUsage\x12`\n\x0bReportUsage\x12\'.hosting.internal.v1.ReportUsageRequest\x1a(.hosting.internal.v1.ReportUsageResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$hosting/internal/v1/node_usage.proto\x12\x13hosting.internal.v1\x1a\x1b\x62uf/validate/validate.proto\"k\n\x12ReportUsageRequest\x12\x18\n\x04node\x18\x01 \x01(\tB\n\xbaH\x07r\x05\x10\x01(\xfd\x01\x12\x0e\n\x06series\x18\x02 \x01(\t\x12+\n\x04runs\x18\x03 \x03(\x0b\x32\x1d.hosting.internal.v1.RunUsage\"\xd8\x01\n\x08RunUsage\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x33\n\x07traffic\x18\x02 \x01(\x0b\x32\".hosting.internal.v1.PlayerTraffic\x12\x18\n\x0b\x63pu_time_us\x18\x03 \x01(\x04H\x00\x88\x01\x01\x12\x19\n\x0cmemory_bytes\x18\x04 \x01(\x04H\x01\x88\x01\x01\x12\x31\n\x07sockets\x18\x05 \x01(\x0b\x32 .hosting.internal.v1.OpenSocketsB\x0e\n\x0c_cpu_time_usB\x0f\n\r_memory_bytes\"J\n\x0bOpenSockets\x12;\n\x07sockets\x18\x01 \x03(\x0b\x32\x1f.hosting.internal.v1.OpenSocketB\t\xbaH\x06\x92\x01\x03\x10\x80\x02\"O\n\nOpenSocket\x12\x0e\n\x06is_udp\x18\x01 \x01(\x08\x12\x18\n\x07\x61\x64\x64ress\x18\x02 \x01(\x0c\x42\x07\xbaH\x04z\x02P\x01\x12\x17\n\x04port\x18\x03 \x01(\rB\t\xbaH\x06*\x04\x18\xff\xff\x03\"k\n\rPlayerTraffic\x12\x16\n\x0ereceived_bytes\x18\x01 \x01(\x04\x12\x12\n\nsent_bytes\x18\x02 \x01(\x04\x12\x18\n\x10received_packets\x18\x03 \x01(\x04\x12\x14\n\x0csent_packets\x18\x04 \x01(\x04\"\x15\n\x13ReportUsageResponse2m\n\tNodeUsage\x12`\n\x0bReportUsage\x12\'.hosting.internal.v1.ReportUsageRequest\x1a(.hosting.internal.v1.ReportUsageResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,14 +34,24 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_REPORTUSAGEREQUEST'].fields_by_name['node']._loaded_options = None
   _globals['_REPORTUSAGEREQUEST'].fields_by_name['node']._serialized_options = b'\272H\007r\005\020\001(\375\001'
+  _globals['_OPENSOCKETS'].fields_by_name['sockets']._loaded_options = None
+  _globals['_OPENSOCKETS'].fields_by_name['sockets']._serialized_options = b'\272H\006\222\001\003\020\200\002'
+  _globals['_OPENSOCKET'].fields_by_name['address']._loaded_options = None
+  _globals['_OPENSOCKET'].fields_by_name['address']._serialized_options = b'\272H\004z\002P\001'
+  _globals['_OPENSOCKET'].fields_by_name['port']._loaded_options = None
+  _globals['_OPENSOCKET'].fields_by_name['port']._serialized_options = b'\272H\006*\004\030\377\377\003'
   _globals['_REPORTUSAGEREQUEST']._serialized_start=90
   _globals['_REPORTUSAGEREQUEST']._serialized_end=197
   _globals['_RUNUSAGE']._serialized_start=200
-  _globals['_RUNUSAGE']._serialized_end=365
-  _globals['_PLAYERTRAFFIC']._serialized_start=367
-  _globals['_PLAYERTRAFFIC']._serialized_end=474
-  _globals['_REPORTUSAGERESPONSE']._serialized_start=476
-  _globals['_REPORTUSAGERESPONSE']._serialized_end=497
-  _globals['_NODEUSAGE']._serialized_start=499
-  _globals['_NODEUSAGE']._serialized_end=608
+  _globals['_RUNUSAGE']._serialized_end=416
+  _globals['_OPENSOCKETS']._serialized_start=418
+  _globals['_OPENSOCKETS']._serialized_end=492
+  _globals['_OPENSOCKET']._serialized_start=494
+  _globals['_OPENSOCKET']._serialized_end=573
+  _globals['_PLAYERTRAFFIC']._serialized_start=575
+  _globals['_PLAYERTRAFFIC']._serialized_end=682
+  _globals['_REPORTUSAGERESPONSE']._serialized_start=684
+  _globals['_REPORTUSAGERESPONSE']._serialized_end=705
+  _globals['_NODEUSAGE']._serialized_start=707
+  _globals['_NODEUSAGE']._serialized_end=816
 # @@protoc_insertion_point(module_scope)

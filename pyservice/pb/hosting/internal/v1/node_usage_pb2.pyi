@@ -18,16 +18,34 @@ class ReportUsageRequest(_message.Message):
     def __init__(self, node: _Optional[str] = ..., series: _Optional[str] = ..., runs: _Optional[_Iterable[_Union[RunUsage, _Mapping]]] = ...) -> None: ...
 
 class RunUsage(_message.Message):
-    __slots__ = ("run_id", "traffic", "cpu_time_us", "memory_bytes")
+    __slots__ = ("run_id", "traffic", "cpu_time_us", "memory_bytes", "sockets")
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     TRAFFIC_FIELD_NUMBER: _ClassVar[int]
     CPU_TIME_US_FIELD_NUMBER: _ClassVar[int]
     MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SOCKETS_FIELD_NUMBER: _ClassVar[int]
     run_id: str
     traffic: PlayerTraffic
     cpu_time_us: int
     memory_bytes: int
-    def __init__(self, run_id: _Optional[str] = ..., traffic: _Optional[_Union[PlayerTraffic, _Mapping]] = ..., cpu_time_us: _Optional[int] = ..., memory_bytes: _Optional[int] = ...) -> None: ...
+    sockets: OpenSockets
+    def __init__(self, run_id: _Optional[str] = ..., traffic: _Optional[_Union[PlayerTraffic, _Mapping]] = ..., cpu_time_us: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., sockets: _Optional[_Union[OpenSockets, _Mapping]] = ...) -> None: ...
+
+class OpenSockets(_message.Message):
+    __slots__ = ("sockets",)
+    SOCKETS_FIELD_NUMBER: _ClassVar[int]
+    sockets: _containers.RepeatedCompositeFieldContainer[OpenSocket]
+    def __init__(self, sockets: _Optional[_Iterable[_Union[OpenSocket, _Mapping]]] = ...) -> None: ...
+
+class OpenSocket(_message.Message):
+    __slots__ = ("is_udp", "address", "port")
+    IS_UDP_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    PORT_FIELD_NUMBER: _ClassVar[int]
+    is_udp: bool
+    address: bytes
+    port: int
+    def __init__(self, is_udp: _Optional[bool] = ..., address: _Optional[bytes] = ..., port: _Optional[int] = ...) -> None: ...
 
 class PlayerTraffic(_message.Message):
     __slots__ = ("received_bytes", "sent_bytes", "received_packets", "sent_packets")
