@@ -55,10 +55,13 @@ class PodLogs:
 
     async def explain(self, run_id: str, end: RunEnd) -> None:
         """Notes why a run ended, and whether output is missing, unless the output says enough."""
-        # The same rule as on a single machine.
-        if end.kind or end.reason == "exec_failed":
+        # The start of a program can be unknown if its node is lost soon afterwards.
+        may_have_output = end.started_ms is not None or end.reason == "lost"
+        missing = self.copies.missing_output(run_id) if may_have_output else None
+        has_cause_below = missing is not None and end.reason == "lost"
+        is_by_program = end.reason in ("exited", "killed", "stopped")
+        if end.message and (end.kind or not (is_by_program or has_cause_below)):
             await self.copies.add_line(run_id, end.message)
-        missing = self.copies.missing_output(run_id) if end.started_ms is not None else None
         if missing is not None:
             cause = f"the node {end.node} did not send it in time"
             if end.reason == "lost":

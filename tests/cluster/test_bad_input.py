@@ -85,6 +85,7 @@ def require_refusal(lobbies: ManyLobbies, failure: str, words: str) -> None:
         record = lobbies.game.record_with_problem(lobby_id)
         assert record["failure"] == failure
         assert words in record["problem"]
+        assert lobbies.game.log(lobby_id, "service") == [record["problem"]]
         assert lobbies.cluster.get(f"{GAMES}/{lobby_id}") is None
 
 

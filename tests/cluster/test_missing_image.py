@@ -38,6 +38,7 @@ def test_missing_image_ends_the_lobby_with_its_name(
             record = game.record_with_problem(lobby_id)
             assert record["failure"] == "BUILD_UNUSABLE"
             assert MISSING in record["problem"]
+            assert game.log(lobby_id, "service") == [record["problem"]]
             until(lambda: cluster.get(f"{GAMES}/{lobby_id}") is None)
     finally:
         hosted.remove()

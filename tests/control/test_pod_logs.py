@@ -104,10 +104,14 @@ async def test_log_says_why_the_run_ended(scene: Scene) -> None:
     assert not (await scene.copy()).runs, "nothing more is copied"
 
 
-async def test_log_of_a_lost_node_says_from_when_output_may_be_missing(scene: Scene) -> None:
+@pytest.mark.parametrize("started_ms", [1, None])
+async def test_log_of_a_lost_node_says_from_when_output_may_be_missing(
+    scene: Scene, started_ms: int | None
+) -> None:
     await scene.start()
     await scene.copy()
-    await scene.end(LOST)
+    # Without a start, the node was lost before it reported one.
+    await scene.end(LOST._replace(started_ms=started_ms))
     [line, sentence] = scene.lines
     assert line == "std_out: one"
     assert sentence.startswith("service: The output after 20")
@@ -125,9 +129,18 @@ async def test_log_that_was_never_copied_says_so(
     assert scene.lines == [f"service: {sentence}"]
 
 
-async def test_run_that_did_not_start_misses_nothing(scene: Scene) -> None:
+@pytest.mark.parametrize("reason", ["capacity", "build_unusable", "no_ports"])
+async def test_run_that_did_not_start_has_its_cause_and_misses_nothing(
+    scene: Scene, reason: str
+) -> None:
     await scene.start()
-    await scene.end(RunEnd("lost", message="it was lost"))
+    await scene.end(RunEnd(reason, message="it has a cause"))
+    assert scene.lines == ["service: it has a cause"]
+
+
+async def test_run_that_was_stopped_before_its_start_has_no_log(scene: Scene) -> None:
+    await scene.start()
+    await scene.end(RunEnd("stopped"))
     assert [*scene.folder.iterdir()] == []
 
 
