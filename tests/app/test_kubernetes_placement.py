@@ -272,3 +272,12 @@ async def test_dynamic_server_runs_the_image_of_its_build(
         server.set_status(server_id, containerStatuses=[container("game-server", state)])
         record = await back_end.until(server_id, "failed")
         assert "such as USER 10001" in str(record["failure"])
+
+
+def test_single_machine_imports_nothing_of_kubernetes() -> None:
+    listing = "import pyservice.app.control_plane, sys; print(*sys.modules)"
+    result = subprocess.run(
+        [sys.executable, "-c", listing], capture_output=True, text=True, check=True
+    )
+    packages = ("aiohttp", "pyservice.kubernetes", "pyservice.node")
+    assert not [name for name in result.stdout.split() if name.startswith(packages)]
