@@ -121,8 +121,8 @@ def require_formats(data_dir: Path) -> None:
     if unreadable:
         raise FormatsRefused(
             f"{data_dir} was written by release {found.name}, which cannot read what this release "
-            f"writes: {', '.join(unreadable)}. Nothing was changed, and {found.name} can go on. To "
-            "upgrade without a way back, make a backup and run pyservice upgrade commit "
+            f"writes: {', '.join(unreadable)}. Nothing was changed, and {found.name} can go on. To upgrade, keep "
+            f"{_way_back(found, data_dir)}, which alone brings it back, and run pyservice upgrade commit "
             f"--data-dir {data_dir}"
         )
     # With the formats unchanged, the name is for `rollback-check` only. A data plane of another user
@@ -162,10 +162,16 @@ def rollback_losses(data_dir: Path) -> tuple[bool, str]:
     if not unreadable:
         return True, f"release {before.name} can read {data_dir}: a rollback loses nothing"
     return False, (
-        f"release {before.name} cannot read {', '.join(unreadable)}. It needs a copy of {data_dir} "
-        f"from before the upgrade ({rfc3339(committed_ms)}). All changes since then are lost: games, versions, "
-        "tokens, revocations, lobbies and players"
+        f"release {before.name} cannot read {', '.join(unreadable)}. It needs {_way_back(before, data_dir)}, from "
+        f"before the upgrade ({rfc3339(committed_ms)}). All changes since then are lost: games, "
+        "versions, tokens, revocations, lobbies and players"
     )
+
+
+def _way_back(release: _Release, data_dir: Path) -> str:
+    # The first release has no backups.
+    backup = "" if release.name == _FIRST.name else "a backup or "
+    return f"{backup}a copy of {data_dir} and of the database"
 
 
 def _newer_release(data_dir: Path, release: _Release) -> str:

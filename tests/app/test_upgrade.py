@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from pyservice._native import version
-from pyservice.data_formats import FILE, require_formats
+from pyservice.data_formats import FILE, require_formats, rollback_losses
 from tests.support.command_line import run
 from tests.support.full_service import Developer, FullService
 from tests.support.unprivileged_python import USER, interpreter
@@ -74,6 +74,23 @@ def test_release_with_the_same_formats_can_be_rolled_back(service: FullService) 
         0,
         f"release 0.1.9 can read {service.data_dir}: a rollback loses nothing\n",
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"), [("0.1.0", "needs a copy of"), ("0.1.9", "needs a backup or a copy of")]
+)
+def test_rollback_after_a_commit_names_the_backup_and_the_copy(
+    tmp_path: Path, name: str, remedy: str
+) -> None:
+    require_formats(tmp_path)
+    path = tmp_path / FILE
+    content = json.loads(path.read_text())
+    formats = {**content["release"]["formats"], "journal": 1}
+    content["before"] = {"name": name, "formats": formats}
+    path.write_text(json.dumps(content))
+    is_lossless, text = rollback_losses(tmp_path)
+    assert not is_lossless
+    assert f"It {remedy} {tmp_path} and of the database, from before the upgrade (" in text
 
 
 @pytest.mark.full
