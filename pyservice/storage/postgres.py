@@ -88,6 +88,13 @@ _ROLL_BACK_S: Final = 2.0
 _CLOSE_S: Final = 2.0
 _APPLICATION: Final = "pyservice"
 _SETTINGS: Final = {"application_name": _APPLICATION, "timezone": "UTC"}
+_SET_DURABLE: Final = (
+    # An operator may ask for more durability, but not for less.
+    "SELECT set_config('synchronous_commit', CASE current_setting('synchronous_commit') "
+    "WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END, "
+)
+_DURABLE_TRANSACTION: Final = f"{_SET_DURABLE} true)"
+_DURABLE_SESSION: Final = f"{_SET_DURABLE} false)"
 
 
 class Row(asyncpg.Record):  # type: ignore[misc]
@@ -235,8 +242,15 @@ class PostgresConnections:
 
 async def connect_for_migrations(url: str) -> Any:
     """Returns a connection without a time limit for its statements."""
-    settings = {**_SETTINGS, "synchronous_commit": "on"}
-    return await asyncpg.connect(_address(url), timeout=ANSWER_TIMEOUT_S, server_settings=settings)
+    connection = await asyncpg.connect(
+        _address(url), timeout=ANSWER_TIMEOUT_S, server_settings=_SETTINGS
+    )
+    try:
+        await connection.execute(_DURABLE_SESSION, timeout=ANSWER_TIMEOUT_S)
+    except BaseException:
+        connection.terminate()
+        raise
+    return connection
 
 
 def _unowned() -> NoReturn:
@@ -267,12 +281,7 @@ _READ: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 """Start of a transaction with one snapshot. At the default level, each statement would see another
 state.
 """
-_WRITE: Final = (
-    "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; "
-    # An operator may ask for more durability, but not for less.
-    "SELECT set_config('synchronous_commit', CASE current_setting('synchronous_commit') "
-    "WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END, true)"
-)
+_WRITE: Final = f"BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; {_DURABLE_TRANSACTION}"
 _NAME_TRANSACTION: Final = (
     f"SELECT set_config('application_name', '{_APPLICATION} ' || pg_current_xact_id()::text, true)"
 )

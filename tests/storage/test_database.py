@@ -103,6 +103,9 @@ async def test_postgresql_syncs_each_commit(
         return tuple(row[0] for row in rows if row is not None)
 
     assert set(await at_once(on_server, "write", 16, ask)) == {("on", of_service)}
+    show = "SHOW synchronous_commit"
+    of_migrations = await on_server.run_sync(lambda one: one.exec_driver_sql(show).scalar())
+    assert of_migrations == of_service
 
 
 async def test_connection_that_is_lost_while_it_is_given_back_is_no_error(
