@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Any, Final, NoReturn
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 from uuid import uuid4
 
 import asyncpg  # type: ignore[import-untyped]
@@ -41,6 +41,9 @@ from pyservice.storage.database_errors import (
     translate_database_errors,
 )
 from pyservice.storage.postgres_remedies import report_unusable_server
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncConnection
 
 # Statements ---------------------------------------------------------------------------------------
 
@@ -302,6 +305,34 @@ class CommitUnknown(Exception):
     """The connection broke during a commit, or the server warned that a standby may not have it."""
 
 
+@contextlib.contextmanager
+def _noted_warnings(connection: Any) -> Iterator[list[Any]]:
+    """Collects the messages that the server sends with its answers, such as warnings of a COMMIT."""
+    warnings: list[Any] = []
+
+    def note(_connection: Any, message: Any) -> None:
+        warnings.append(message)
+
+    connection.add_log_listener(note)
+    try:
+        yield warnings
+    finally:
+        if not is_closed(connection):
+            connection.remove_log_listener(note)
+
+
+async def _commit_on_standby(connection: AsyncConnection) -> None:
+    """Raises CONTROL_PLANE_UNAVAILABLE if a synchronous standby may lack the commit."""
+    of_driver = (await connection.get_raw_connection()).driver_connection
+    with _noted_warnings(of_driver) as warnings:
+        await connection.commit()
+    if warnings:
+        raise ServiceError(
+            "CONTROL_PLANE_UNAVAILABLE",
+            f"The synchronous standby may lack the change ({warnings[0].message}). Repeat it when the standby is back.",
+        )
+
+
 class PostgresDatabase:
     name = "postgresql"
 
@@ -439,7 +470,7 @@ class PostgresDatabase:
         try:
             with self._translate_errors, report_unusable_server(self._url):
                 result = await connection.run_sync(work)
-                await await_despite_cancel(connection.commit())
+                await await_despite_cancel(_commit_on_standby(connection))
                 return result
         finally:
             with contextlib.suppress(SQLAlchemyError, OSError):
@@ -476,21 +507,13 @@ class _PostgresTransaction(CommitCallbacks):
 
     async def commit(self) -> None:
         """Raises CommitUnknown if the connection breaks, or if a standby may not have the commit."""
-        warnings: list[Any] = []
-
-        def note(_connection: Any, message: Any) -> None:
-            warnings.append(message)
-
         try:
-            self.connection.add_log_listener(note)
-            command_tag = await self.connection.execute("COMMIT")
+            with _noted_warnings(self.connection) as warnings:
+                command_tag = await self.connection.execute("COMMIT")
         except Exception as error:
             if sqlstate(error)[:2] in _REFUSED_COMMITS:
                 raise
             raise CommitUnknown(str(error)) from error
-        finally:
-            if not is_closed(self.connection):
-                self.connection.remove_log_listener(note)
         if command_tag != "COMMIT":
             # PostgreSQL answers a COMMIT with ROLLBACK after a failed statement.
             raise RuntimeError(f"a statement failed, so nothing was committed: {command_tag}")

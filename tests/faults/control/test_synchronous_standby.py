@@ -9,8 +9,9 @@ from typing import NoReturn
 
 import pytest
 
+from pyservice.errors import ServiceError
 from pyservice.storage.database import Database, open_database
-from pyservice.storage.ownership import Instance, claim
+from pyservice.storage.ownership import Instance, claim, take_over
 from tests.support.databases import Server, Standby
 from tests.support.databases import one_server as one_server
 from tests.support.databases import server as server
@@ -90,3 +91,22 @@ async def test_commit_with_a_warning_is_no_success_without_the_standby(
 
     await eventually(is_written)
     assert int(standby.query(url, "SELECT number FROM notes WHERE name = 'a'")) >= 2
+
+
+async def test_takeover_with_a_warning_is_no_success_until_it_is_repeated(
+    database: Database, server: Server, standby: Standby, url: str, tmp_path: Path
+) -> None:
+    other = Instance("other", "host", "/srv", tmp_path / "other.json")
+    await asyncio.to_thread(standby.stop)
+    taking = asyncio.create_task(take_over(database, other))
+    try:
+        await asyncio.to_thread(cancel_the_wait, server)
+        with pytest.raises(ServiceError, match="synchronous standby may lack") as caught:
+            await taking
+        assert caught.value.code == "CONTROL_PLANE_UNAVAILABLE"
+    finally:
+        await cancel(taking)
+    await asyncio.to_thread(standby.start)
+    repeated = await take_over(database, other)
+    assert repeated.owner.epoch == 3
+    assert standby.query(url, "SELECT epoch FROM service_owner") == "3"
