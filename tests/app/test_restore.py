@@ -14,6 +14,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -28,6 +29,7 @@ from tests.support.hosted_game import Hosted
 from tests.support.published_game import Machine, Machines, PublishedGame
 from tests.support.published_game import local as local
 from tests.support.published_game import machines as machines
+from tests.support.server_back_end import ServerBackEnd
 from tests.support.waiting import PATIENCE_S, eventually
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(600), pytest.mark.full]
@@ -300,6 +302,49 @@ async def test_lost_journal_ends_game_servers_and_routes(machines: Machines) -> 
             return bool(server.get("destroyed_at"))
 
         await eventually(is_destroyed)
+
+
+async def test_restore_ends_the_records_of_lobbies_and_servers_that_ran(
+    machines: Machines, tmp_path: Path
+) -> None:
+    old, new, target = machines.new(), machines.new(), str(tmp_path / "t")
+    game = await old.publish()
+    lobby_id = await starts_a_lobby(old, game)
+    of_lobby = {"game_id": game.game_id, "namespace_id": "prod", "lobby_id": lobby_id}
+
+    async def lobby_status(developer: Developer) -> Any:
+        return (await developer.good("get_lobby_record", **of_lobby))["lobby"]["status"]
+
+    async with old.service.open_client("http") as client:
+        developer = Developer(old.service, client, game.tokens["cloud"])
+        back_end = ServerBackEnd(developer, game.game_id, game.tokens["environment"])
+        await back_end.prepare_build()
+        server_id = (await back_end.running())["id"]
+
+        async def is_recorded() -> bool:
+            found = await developer.call("get_lobby_record", **of_lobby)
+            return found.code == "OK" and run_of(old, lobby_id).is_kept()
+
+        await eventually(is_recorded)
+        assert "stopped" not in await lobby_status(developer)
+        old.good("backup", "create", target)
+    old.service.close()
+    new.good("restore", target, "--yes")
+    await asyncio.to_thread(new.service.start)
+    async with new.service.open_client("http") as client:
+        developer = Developer(new.service, client, game.tokens["cloud"])
+
+        async def is_stopped() -> bool:
+            return "stopped" in await lobby_status(developer)
+
+        await eventually(is_stopped)
+        back_end = ServerBackEnd(developer, game.game_id, game.tokens["environment"])
+        record = await back_end.until(server_id, "destroyed", "failed")
+    assert record["failure"]["reason"] == "LOST"
+    assert record["destroyed_at"]
+    for run_id in (lobby_id, server_id):
+        assert not run_of(new, run_id).is_kept()
+        assert run_id not in routes_of(new)
 
 
 async def test_edge_guard_of_before_takes_the_routes_of_a_restore_with_an_earlier_clock(
