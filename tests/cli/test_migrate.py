@@ -12,8 +12,10 @@ from typer.testing import CliRunner
 
 from pyservice.cli.commands import app
 from pyservice.data_formats import RECORDS_REVISION, note_formats
+from pyservice.process.child_process import NO_RESTART
 from pyservice.storage.database import open_database
 from pyservice.storage.migrations import current_revision, known_revisions, upgrade
+from pyservice.storage.ownership import Instance, take_over
 from tests.support.command_line import run
 from tests.support.databases import KINDS, Databases
 from tests.support.full_service import Developer, FullService
@@ -94,6 +96,52 @@ def test_start_without_migration_permission_rejects_an_older_database(
         assert full_service.stop() == 0
     finally:
         full_service.close()
+
+
+def older_database_of_another(url: str, folder: Path) -> str:
+    """Makes tables of the first revision, which another service owns. Returns the revision."""
+    oldest = known_revisions()[0]
+    assert revision(url, folder, oldest) == oldest != RECORDS_REVISION
+
+    async def own() -> None:
+        database = open_database(url, folder)
+        file = folder / "instance-of-owner.json"
+        await take_over(database, Instance("other", "host-a", "/srv/a", file))
+        await database.close()
+
+    asyncio.run(own())
+    return oldest
+
+
+BELONGS_TO_OTHER = "belongs to the service on host-a with the data directory /srv/a, last seen at"
+
+
+def test_migrate_leaves_an_older_database_of_another_service(
+    databases: Databases, tmp_path: Path
+) -> None:
+    url = str(databases.url("postgresql"))
+    (tmp_path / "control").mkdir()
+    note_formats(tmp_path)
+    oldest = older_database_of_another(url, tmp_path)
+    refused = run(tmp_path, "migrate", PYSERVICE_DATABASE_URL=url)
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert BELONGS_TO_OTHER in refused.stderr
+    assert revision(url, tmp_path) == oldest
+
+
+@pytest.mark.full
+def test_start_leaves_an_older_database_of_another_service(
+    databases: Databases, tmp_path: Path
+) -> None:
+    url = str(databases.url("postgresql"))
+    oldest = older_database_of_another(url, tmp_path)
+    full_service = FullService(tmp_path / "service", url)
+    try:
+        assert full_service.spawn().wait(START_TIMEOUT_S) == NO_RESTART
+        assert BELONGS_TO_OTHER in full_service.log()
+    finally:
+        full_service.close()
+    assert revision(url, tmp_path) == oldest
 
 
 def test_unusable_database_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
