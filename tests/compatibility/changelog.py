@@ -1,4 +1,4 @@
-"""Changes of the interface that the changelog announces."""
+"""Sections of the changelog, and the changes of the interface that it announces."""
 
 from __future__ import annotations
 
@@ -9,6 +9,27 @@ from typing import Final
 from tests.compatibility.interface_list import subject
 
 CHANGELOG: Final = Path(__file__).parents[2] / "CHANGELOG.md"
+
+
+def sections(changelog: str) -> dict[str, str]:
+    """Returns the text of each section by its version, the newest first."""
+    parts = re.split(r"^## (.+)\n", changelog, flags=re.MULTILINE)[1:]
+    return {title.split()[0]: text for title, text in zip(parts[::2], parts[1::2], strict=True)}
+
+
+def missing_release_parts(changelog: str, folder: Path) -> list[str]:
+    """Returns the parts that sections lack: the stored data directory, and the line `Rollback:`."""
+    *later, first = sections(changelog).items()
+    missing = [
+        f"{version}: add a line that begins with `Rollback:` to its section in CHANGELOG.md"
+        for version, text in later
+        if not any(line.strip().startswith("Rollback:") for line in text.splitlines())
+    ]
+    for version, _ in (*later, first):
+        path = folder / f"directory-{version}.tar.xz"
+        if version != "Unreleased" and not path.exists():
+            missing.append(f"{version}: store {path.name}, as docs/how-to/release.md describes")
+    return missing
 
 
 def unreleased(changelog: str) -> str:
