@@ -1,4 +1,4 @@
-"""Check of the setting `database_url`, and the part of it that logs may show."""
+"""Check of the setting `database_url`, and the parts of it that logs may show."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ _SCHEME: Final = re.compile(r"postgresql(\+[a-z0-9]+)?://")
 _PARTS: Final = re.compile(r"(?P<authority>[^/?]*)(?P<path>[^?]*)(\?(?P<query>.*))?", re.DOTALL)
 _HOST: Final = re.compile(r"(\[(?P<v6>[^\]]*)\]|(?P<name>[^:\[\],]*))(:(?P<port>[0-9]{0,5}))?")
 _PORTS: Final = range(1, 65_536)
+_TLS_MODES: Final = ("require", "verify-ca", "verify-full")
 
 
 def database_url_problem(url: str) -> str | None:
@@ -66,3 +67,28 @@ def database_location(url: str) -> str:
     shown = unquote(host["v6"] or host["name"] or "").lower() or query.get("host") or "localhost"
     port = host["port"] or query.get("port") or _DEFAULT_PORT
     return f"[{shown}]:{port}/{name}" if ":" in shown else f"{shown}:{port}/{name}"
+
+
+def database_hosts(url: str) -> list[str]:
+    """Returns the hosts of a valid database URL. A folder of a socket begins with `/`."""
+    scheme = _SCHEME.match(url)
+    parts = _PARTS.fullmatch(url[scheme.end() :] if scheme else url)
+    assert parts is not None
+    authority = parts["authority"].rpartition("@")[2]
+    listed = unquote(authority) or _query_value(parts["query"], "host")
+    return [_host_name(host) for host in listed.split(",") if host]
+
+
+def requires_tls(url: str) -> bool:
+    """Returns whether the client refuses a connection to the database without TLS."""
+    return _query_value(url.partition("?")[2], "sslmode") in _TLS_MODES
+
+
+def _host_name(text: str) -> str:
+    host = _HOST.fullmatch(text)
+    return text if host is None else host["v6"] or host["name"]
+
+
+def _query_value(query: str | None, name: str) -> str:
+    # The PostgreSQL client takes the last one.
+    return parse_qs(query or "").get(name, [""])[-1]

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Final
 from urllib.parse import urlsplit
 
+from pyservice.settings.database_url import database_hosts, requires_tls
 from pyservice.settings.model import Settings
 from pyservice.settings.sections import ListenAddress
 
@@ -22,6 +23,7 @@ _ANY_NETWORK: Final = {
 def exposure_warnings(settings: Settings) -> list[str]:
     return [
         *_open_listeners(settings),
+        *_open_database(settings),
         *_unreachable_ports(settings),
         *_weak_isolation(settings),
         *_networks_of_all(settings),
@@ -37,11 +39,12 @@ def is_of_this_machine(host: str) -> bool:
         return host.rpartition(".")[2] == "localhost"
 
 
-def _is_public(host: str) -> bool:
+def _may_be_public(host: str) -> bool:
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
-        return False
+        # A lookup of the name could delay the start, and its answer could change.
+        return not is_of_this_machine(host)
     return address.is_unspecified or address.is_global
 
 
@@ -75,11 +78,27 @@ def _open_listeners(settings: Settings) -> Iterator[str]:
             f"edge.http is {edge_http} without edge.https, so the network can read tokens for domains.main: set "
             "edge.https and edge.certificates"
         )
-    if _is_public(settings.metrics.host):
+    if _may_be_public(settings.metrics.host):
         yield (
             f"metrics is {settings.metrics}, and /metrics and /readyz need no token: set it to 127.0.0.1 or a "
             "private address"
         )
+
+
+def _open_database(settings: Settings) -> Iterator[str]:
+    if settings.database_url is None:
+        return
+    url = settings.database_url.get_secret_value()
+    remote = [host for host in database_hosts(url) if not _is_local_database(host)]
+    if remote and not requires_tls(url):
+        yield (
+            f"database_url has {', '.join(remote)} without sslmode=require, so the network can read records and the "
+            "password: add sslmode=verify-full to its query, or at least sslmode=require"
+        )
+
+
+def _is_local_database(host: str) -> bool:
+    return host.startswith("/") or is_of_this_machine(host)
 
 
 def _unreachable_ports(settings: Settings) -> Iterator[str]:

@@ -167,13 +167,13 @@ def test_recipient_of_backups_that_is_no_public_key_is_reported(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("text", "names"),
     [
-        ('database_url = "postgresql://me:word@db.example/games"', "database_url"),
-        ('database_url = "postgresql://db.example/games?password=word"', "database_url"),
+        ('database_url = "postgresql://me:word@localhost/games"', "database_url"),
+        ('database_url = "postgresql://localhost/games?password=word"', "database_url"),
         (
             '[s3]\nbucket = "games"\naccess_key_id = "id"\nsecret_access_key = "word"',
             "s3.secret_access_key",
         ),
-        ('database_url = "postgresql://me@db.example/games"', None),
+        ('database_url = "postgresql://me@localhost/games"', None),
     ],
 )
 def test_readable_file_with_secrets_gets_a_warning(

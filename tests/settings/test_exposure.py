@@ -32,6 +32,8 @@ def warned(settings: dict[str, Any]) -> list[str]:
         ({"metrics": OPEN, "http": "127.0.0.1:1"}, ["metrics"]),
         ({"metrics": "8.8.8.8:8090"}, ["metrics"]),
         ({"metrics": "192.168.1.2:8090"}, []),
+        ({"metrics": "games.example:8090"}, ["metrics"]),
+        ({"metrics": "localhost:8090"}, []),
         ({"domains": {"main": "api.example"}, "edge": {"http": "0.0.0.0:80"}}, ["edge.http"]),
         (
             {
@@ -65,6 +67,36 @@ def warned(settings: dict[str, Any]) -> list[str]:
 )
 def test_warnings_name_the_settings(settings: dict[str, Any], names: list[str]) -> None:
     assert warned(settings) == names
+
+
+@pytest.mark.parametrize(
+    ("url", "host"),
+    [
+        ("postgresql://me:secret@db.example/games", "db.example"),
+        ("postgresql+asyncpg://me:secret@192.168.1.2:5433/games", "192.168.1.2"),
+        ("postgresql://me:secret@[2001:db8::1]/games?sslmode=prefer", "2001:db8::1"),
+        ("postgresql://me:secret@localhost,db.example:5433/games", "db.example"),
+        ("postgresql://me:secret@/games?host=db.example:5433", "db.example"),
+        ("postgresql://me@/games?host=%2Frun,db.example&sslmode=disable", "db.example"),
+        ("postgresql://db.example/games?sslmode=require&sslmode=allow", "db.example"),
+        ("postgresql://me:secret@db.example/games?sslmode=require", None),
+        ("postgresql://db.example/games?user=me&sslmode=verify-ca", None),
+        ("postgresql://db.example/games?sslmode=verify-full", None),
+        ("postgresql://me@localhost/games", None),
+        ("postgresql://me@127.0.0.1:5433,[::1]/games", None),
+        ("postgresql://me@/games?host=/run/postgresql", None),
+        ("postgresql://me@%2Frun%2Fpostgresql/games", None),
+        ("postgresql:///games", None),
+    ],
+)
+def test_database_on_another_machine_needs_tls(url: str, host: str | None) -> None:
+    warnings = exposure_warnings(load({"database_url": url}, environ={}))
+    if host is None:
+        assert warnings == []
+        return
+    [warning] = warnings
+    assert warning.startswith(f"database_url has {host} without sslmode=require, so the network")
+    assert "secret" not in warning
 
 
 def test_listener_with_tls_is_protected(tmp_path: Path) -> None:
