@@ -16,6 +16,7 @@ from typing import Final
 
 import pytest
 
+from pyservice.runtime.run_folder import RunFolder
 from pyservice_cli.failures import ExitStatus
 from tests.support.developer_commands import Ended
 from tests.support.forward_proxy import ForwardProxy, Moment, RequestLost, forward_proxy
@@ -195,8 +196,9 @@ def keepers(data_dir: Path) -> Iterator[Path]:
                 yield process
 
 
-def keepers_of_runs(data_dir: Path) -> list[Path]:
-    return [one for one in keepers(data_dir) if "--nursery" not in (one / "cmdline").read_text()]
+def has_started_run(data_dir: Path) -> bool:
+    """Returns whether a game server has started. Otherwise, a new service would start it again."""
+    return any(RunFolder(one).was_started() for one in (data_dir / "servers").glob("[0-9a-f]*"))
 
 
 def killed_keepers(data_dir: Path) -> list[Path]:
@@ -233,7 +235,7 @@ def restart(
         if (now, then) == (point, moment) and not starts:
             assert service.process is not None
             if ends_servers:
-                until(lambda: keepers_of_runs(service.data_dir))
+                until(lambda: has_started_run(service.data_dir))
             service.process.send_signal(number)
             starts.append(threading.Thread(target=start_again))
             starts[0].start()
