@@ -242,31 +242,38 @@ def _id_of(found: Any) -> str:
 
 def _idle_finds(scene: _Scene, local: PublishedGame) -> dict[str, list[Run]]:
     runs: dict[str, list[Run]] = {"idle Pod": [], "idle process": []}
+    used: set[str] = set()
     for _ in range(STARTS):
         with scene.cluster.network():
-            runs["idle Pod"].append(_idle_find(scene.game))
-        runs["idle process"].append(_idle_find(local))
+            runs["idle Pod"].append(_idle_find(scene.game, used))
+        runs["idle process"].append(_idle_find(local, used))
     return runs
 
 
-def _idle_find(game: PublishedGame) -> Run:
-    """Waits for an idle lobby, and finds it, until its player is in the game."""
+def _idle_find(game: PublishedGame, used: set[str]) -> Run:
+    """Waits for an idle lobby, and finds it, until its player is in the game.
 
-    def is_ready() -> bool:
-        records = game.records().values()
-        return any(
-            record["state"] == "running"
+    `used` are the lobbies that were found before. Their records say that they run until they have ended.
+    """
+
+    def idle() -> set[str]:
+        return {
+            lobby_id
+            for lobby_id, record in game.records().items()
+            if record["state"] == "running"
             and record["lobby_group_name_id"] == IDLE
             and not record["reserved_count"] + record["connected_count"]
-            for record in records
-        )
+        } - used
 
-    until(is_ready)
+    waiting = until(idle)
     began_s = time.perf_counter()
     found = game.find(IDLE)
     found_s = time.perf_counter()
     with game.player(found):
         run = {"found_s": found_s - began_s, "in_game_s": time.perf_counter() - began_s}
+    if _id_of(found) not in waiting:
+        raise WrongAnswer("the player found another lobby than the idle one")
+    used.add(_id_of(found))
     game.end(_id_of(found))
     return run
 
