@@ -27,7 +27,7 @@ NODES: Final = 1_000
 LOBBIES: Final = 2_000
 CHANGES_PER_S: Final = 150.0
 MEASURED_PER_S: Final = 37.5
-"""One core holds both planes at this rate, and the other one the load and the simulation."""
+"""One core holds both planes at this rate. The other one holds the load and at most 250 simulated nodes."""
 SECONDS: Final = 60.0
 SATURATED_S: Final = 20.0
 CALLERS: Final = 64

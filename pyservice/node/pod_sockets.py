@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 from collections.abc import Collection
 from pathlib import Path
 from typing import Final
 
+from pyservice.node.pod_groups import pod_uid
 from pyservice.runtime.listeners import Listener, find_listeners
 
 HOST_PROCESSES: Final = Path("/host/proc")
 """Where the chart mounts the processes of the node. Its own are at `/proc`."""
-_POD_GROUP: Final = re.compile(r"/(?:[a-z-]+-)?pod([0-9a-f_-]{36})(?:\.slice)?/")
-"""Control group of a Pod in the group of one of its processes."""
 
 
 def read_sockets(processes: Path, pod_uids: Collection[str]) -> dict[str, list[Listener]]:
@@ -40,5 +38,4 @@ def _pod_of(process: Path) -> str | None:
         groups = (process / "cgroup").read_text()
     except OSError:
         return None
-    match = _POD_GROUP.search(groups)
-    return None if match is None else match[1].replace("_", "-")
+    return next(filter(None, map(pod_uid, groups.split("/"))), None)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NoReturn
@@ -17,6 +16,7 @@ from pyservice.edge_guard.admin_socket import EdgeGuardTraffic
 from pyservice.errors import ServiceError, Unreachable
 from pyservice.ids import is_uuid
 from pyservice.node.log_copier import POD_LOGS, CallService
+from pyservice.node.pod_groups import pod_uid
 from pyservice.node.pod_sockets import HOST_PROCESSES, read_sockets
 from pyservice.observability.logging import get_logger
 from pyservice.pb.hosting.internal.v1 import node_usage_pb2 as pb
@@ -34,8 +34,6 @@ _REPORT: Final = "hosting.internal.v1.NodeUsage.ReportUsage"
 _TIMEOUT_S: Final = 10.0
 _SOCKETS_MAX: Final = 256
 """Number of sockets of a Pod that a report may have."""
-_POD_GROUP: Final = re.compile(r"(?:[a-z-]+-)?pod([0-9a-f_-]{36})(?:\.slice)?")
-"""Name of a Pod's group with its UID: that of the driver `cgroupfs`, and that of `systemd`."""
 
 _log = get_logger("node")
 
@@ -124,7 +122,7 @@ def _groups_of_pods(hierarchy: Path) -> dict[str, Path]:
     groups = {}
     for parent, names, _ in os.walk(hierarchy):
         for name in [*names]:
-            if match := _POD_GROUP.fullmatch(name):
-                groups[match[1].replace("_", "-")] = Path(parent, name)
+            if (uid := pod_uid(name)) is not None:
+                groups[uid] = Path(parent, name)
                 names.remove(name)
     return groups

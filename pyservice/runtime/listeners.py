@@ -12,11 +12,11 @@ from typing import Final, Literal, NamedTuple
 
 from pyservice.runtime.process_environment import BACKEND_ADDRESS
 
-Protocol = Literal["TCP", "UDP"]
+Transport = Literal["TCP", "UDP"]
 
 _LISTENING, _UNCONNECTED = "0A", "07"
 """States of the sockets in `/proc/net` that can receive from a new peer."""
-_TABLES: Final[Sequence[tuple[str, Protocol, str]]] = (
+_TABLES: Final[Sequence[tuple[str, Transport, str]]] = (
     ("tcp", "TCP", _LISTENING),
     ("tcp6", "TCP", _LISTENING),
     ("udp", "UDP", _UNCONNECTED),
@@ -29,7 +29,7 @@ _EVERY_V6: Final = IPv6Address(0)
 class Listener(NamedTuple):
     """A socket that can receive from a new peer."""
 
-    protocol: Protocol
+    protocol: Transport
     address: IPv4Address | IPv6Address
     port: int
     inode: str = ""

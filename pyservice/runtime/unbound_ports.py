@@ -116,7 +116,7 @@ class PortsProblem(NamedTuple):
     """True if nothing listens on one of the ports, over any of its protocols."""
 
 
-class WatchedRun(Protocol):
+class RunWithPorts(Protocol):
     """A run, as far as its ports concern it."""
 
     ports_problem: str | None
@@ -144,7 +144,7 @@ class WatchedRun(Protocol):
     async def log_problem(self, sentence: str) -> None: ...
 
 
-_Run = TypeVar("_Run", bound=WatchedRun)
+_Run = TypeVar("_Run", bound=RunWithPorts)
 FindProblems = Callable[
     [Sequence[tuple[_Run, float]]], Awaitable[Mapping[str, PortsProblem | None]]
 ]
@@ -239,7 +239,7 @@ async def local_problems(
 
 
 def pod_problem(
-    run: WatchedRun, address: str, listeners: Sequence[Listener]
+    run: RunWithPorts, address: str, listeners: Sequence[Listener]
 ) -> PortsProblem | None:
     """Returns the problem of a Pod with this address and these sockets, or None."""
     usable = reached_in_pod(listeners, address)
@@ -271,7 +271,7 @@ def _problem(
 
 
 def _ports_problem(
-    run: WatchedRun, usable: Iterable[Listener], elsewhere: Callable[[], Sequence[Listener]]
+    run: RunWithPorts, usable: Iterable[Listener], elsewhere: Callable[[], Sequence[Listener]]
 ) -> PortsProblem | None:
     """Returns the problem of a run with these sockets that players reach, or None.
 

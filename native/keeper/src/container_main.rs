@@ -10,11 +10,11 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::process::{WaitOptions, getpid, set_child_subreaper, setsid, wait};
 
-use crate::clock::now;
+use crate::clock::{now, time_until};
 use crate::process_title::ProcessTitle;
 use crate::process_tree;
 use crate::program::{ProgramEnd, reset_signals};
@@ -100,10 +100,7 @@ impl ContainerMain {
 
     fn wait(&self) {
         let mut fds = [PollFd::new(&self.signals, PollFlags::IN)];
-        let timeout = self.stop_signals.repeat_at().map(|at| {
-            let remaining = at.saturating_sub(now());
-            Timespec { tv_sec: remaining.as_secs() as i64, tv_nsec: i64::from(remaining.subsec_nanos()) }
-        });
+        let timeout = self.stop_signals.repeat_at().map(time_until);
         let _ = poll(&mut fds, timeout.as_ref());
     }
 

@@ -9,11 +9,11 @@ use std::path::Path;
 use std::time::Duration;
 
 use rustix::buffer::spare_capacity;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::process::{WaitOptions, wait};
 
-use crate::clock::{now, wall_us};
+use crate::clock::{now, time_until, wall_us};
 use crate::control_fifo::{CommandReader, ControlCommand};
 use crate::disk_writer::DiskWriterHandle;
 use crate::log_lines::{LineSplitter, OutputStream};
@@ -166,13 +166,7 @@ impl RunLoop {
         }
         let deadlines =
             [self.kill_at, self.stop_signals.repeat_at(), self.memory_check_at, read_at, self.log_rate.report_at()];
-        let timeout = deadlines.into_iter().flatten().min().map(|at| {
-            let remaining = at.saturating_sub(now());
-            Timespec {
-                tv_sec: remaining.as_secs().min(i32::MAX as u64) as i64,
-                tv_nsec: i64::from(remaining.subsec_nanos()),
-            }
-        });
+        let timeout = deadlines.into_iter().flatten().min().map(time_until);
         let _ = poll(&mut fds, timeout.as_ref());
     }
 
