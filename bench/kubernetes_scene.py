@@ -207,7 +207,7 @@ def open_service(
     certificates.mkdir(parents=True, exist_ok=True)
     (certificates / "parts.json").unlink(missing_ok=True)
     write_certificates(certificates, names, days=2)
-    address = f"127.0.0.1:{_free_port()}"
+    address, routes = (f"127.0.0.1:{_free_port()}" for _ in range(2))
     more = f"""
 [runtime]
 placement = "kubernetes"
@@ -218,12 +218,14 @@ runner_image = "runner:1"
 service_image = "service:1"
 certificates = "{certificates / "service"}"
 node_listen = "{address}"
+routes_listen = "{routes}"
 """
     limits = f'lobby_api_url = "http://hosting.example:8080"\n{NO_LIMITS}{_LOBBY_QUOTAS}'
     with running(folder / name, limits=limits, more=more) as service:
         parts = _start(
             *(own / "parts.log", "bench.node_parts", str(certificates)),
-            *("--nodes", ",".join(names), "--service", address, "--http", service.address),
+            *("--nodes", ",".join(names), "--service", address, "--routes", routes),
+            *("--http", service.address),
             *("--kubeconfig", str(cluster.kubeconfig), "--namespace", namespace),
         )
         try:

@@ -24,7 +24,6 @@ from pyservice.dataplane.admission_checks import CaptchaCheck, VerificationCheck
 from pyservice.dataplane.attached_lobbies import AttachedLobbies, AttachedLobbyContext
 from pyservice.dataplane.channel_events import ChannelEvents
 from pyservice.dataplane.cloud_token_check import CloudTokenCheck
-from pyservice.dataplane.cluster_routes import ClusterRoutes
 from pyservice.dataplane.configuration_feed import ConfigurationFeed
 from pyservice.dataplane.development_mocks import MockOperations
 from pyservice.dataplane.facts_outbox import FactsOutbox
@@ -221,6 +220,12 @@ class DataPlane:
             *self._processes.work(),
         ):
             self._tasks.own(name, work)
+        if settings.is_on_cluster:
+            # A single machine does not need its import.
+            from pyservice.app.route_listener import serve_routes
+
+            handlers = self._processes.route_handlers()
+            self._tasks.own("RouteListener", serve_routes(settings, handlers))
         self._internal = self._internal_server()
 
     def _internal_server(self) -> InternalServer:
@@ -361,9 +366,7 @@ class DataPlane:
         return table | ChannelEvents(native, engine_, topics).operations()
 
     def _wire_monitors(self) -> None:
-        settings, routes = self._settings, self._processes.routes
-        if isinstance(routes, ClusterRoutes):
-            routes.is_listener_late = lambda: self._control.is_late
+        settings = self._settings
         monitors = HealthMonitors(
             journal=JournalStallMonitor(self._engine.status),
             storage=DiskReserveMonitor(settings.data_dir, settings.storage_reserve_bytes),

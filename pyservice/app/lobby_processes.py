@@ -114,6 +114,13 @@ class LobbyProcesses:
         """Sets the addresses that game servers receive."""
         self.runtime.http_address, self.runtime.grpc_address = http, grpc
 
+    def route_handlers(self) -> dict[str, Handler]:
+        """Returns the methods of an edge-guard."""
+        return {
+            f"{_INTERNAL}.Routes.Follow": self.routes.follow,
+            f"{_INTERNAL}.Routes.CountSessions": self.player_sessions.count,
+        }
+
     def handlers(self) -> dict[str, Handler]:
         runtime = self.runtime
         return {
@@ -126,8 +133,7 @@ class LobbyProcesses:
             f"{_INTERNAL}.Runtime.BindPorts": runtime.bind_ports,
             f"{_INTERNAL}.Runtime.NodeGone": runtime.node_gone,
             f"{_INTERNAL}.Runtime.EmptyLobbies": self.draining.empty_lobbies,
-            f"{_INTERNAL}.Routes.Follow": self.routes.follow,
-            f"{_INTERNAL}.Routes.CountSessions": self.player_sessions.count,
+            **self.route_handlers(),
         }
 
     def work(self) -> Iterable[tuple[str, Coroutine[Any, Any, None]]]:

@@ -1,25 +1,24 @@
 """Listener of the control plane for the nodes of a cluster.
 
-It passes requests for routes on to the data plane, streams archives of builds, and takes logs and the
-usage of game servers. It serves before the database is available, so that a node is not silent meanwhile.
+It streams archives of builds, and takes logs and the usage of game servers. Routes come from the data
+plane (`route_listener`), so players need no control plane.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Any, Final
+from typing import Final
 
 from google.protobuf.message import Message
 
 from pyservice.control.log_copies import LogCopies
 from pyservice.control.node_usages import NodeUsages
 from pyservice.control.pod_builds import ArchiveReader
-from pyservice.errors import ServiceError, Unreachable
+from pyservice.errors import ServiceError
 from pyservice.network.node_names import SERVICE_HOST
 from pyservice.observability.logging import get_logger
-from pyservice.pb.hosting.internal.v1 import archives_pb2, node_logs_pb2, node_usage_pb2, routes_pb2
+from pyservice.pb.hosting.internal.v1 import archives_pb2, node_logs_pb2, node_usage_pb2
 from pyservice.process.background_tasks import BackgroundTasks
-from pyservice.rpc import InternalClient
 from pyservice.rpc.node_certificates import NodeCertificates
 from pyservice.rpc.node_grpc import NodeServer, StreamHandler
 from pyservice.settings import ListenAddress, Settings
@@ -28,8 +27,6 @@ from pyservice.storage.objects import Objects
 
 _INTERNAL: Final = "hosting.internal.v1"
 _STARTING: Final = "The control plane is starting."
-_MARGIN_S: Final = 10.0
-"""Time of the data plane for its response, beyond the requested wait."""
 
 _log = get_logger("service")
 
@@ -45,12 +42,8 @@ class NodeListener:
         self._tasks = BackgroundTasks()
         self._address = section.node_listen
         self._certificates = NodeCertificates(section.certificates, SERVICE_HOST)
-        # Its own connection, so that routes do not wait for configurations.
-        self._data_plane = InternalClient(settings.admin_socket)
         self._server = NodeServer(
             {
-                f"{_INTERNAL}.Routes.Follow": self._follow,
-                f"{_INTERNAL}.Routes.CountSessions": self._count_sessions,
                 f"{_INTERNAL}.NodeLogs.Copy": self._copy_logs,
                 f"{_INTERNAL}.NodeUsage.ReportUsage": self._report_usage,
             },
@@ -78,26 +71,6 @@ class NodeListener:
     async def stop(self) -> None:
         await self._tasks.stop()
         await self._server.stop(0.0)
-        await self._data_plane.close()
-
-    async def _follow(self, request: routes_pb2.FollowRequest) -> routes_pb2.FollowResponse:
-        timeout_s = request.wait_ms / 1000 + _MARGIN_S
-        response: routes_pb2.FollowResponse = await self._ask("Routes.Follow", request, timeout_s)
-        return response
-
-    async def _count_sessions(
-        self, request: routes_pb2.CountSessionsRequest
-    ) -> routes_pb2.CountSessionsResponse:
-        response: routes_pb2.CountSessionsResponse
-        response = await self._ask("Routes.CountSessions", request, _MARGIN_S)
-        return response
-
-    async def _ask(self, name: str, request: Any, timeout_s: float) -> Any:
-        try:
-            return await self._data_plane.call(f"{_INTERNAL}.{name}", request, timeout_s)
-        except Unreachable as error:
-            detail = f"The data plane does not answer: {error}"
-            raise ServiceError("CONTROL_PLANE_UNAVAILABLE", detail) from None
 
     async def _copy_logs(self, request: node_logs_pb2.CopyRequest) -> node_logs_pb2.CopyResponse:
         if self._logs is None:

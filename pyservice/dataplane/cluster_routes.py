@@ -1,8 +1,7 @@
 """Routes of the nodes of a cluster. The edge-guard of each node follows those of its node.
 
-A request of a node shows that the node is alive, also while it waits for a change. The requests pass
-through the control plane, which has the listener for nodes. That listener ends the requests of a node
-that does not answer pings any more.
+A request of a node shows that the node is alive, also while it waits for a change. The listener for
+nodes ends the requests of a node that does not answer pings any more.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from pyservice.pb.hosting.internal.v1 import routes_pb2 as pb
 WAIT_MS: Final = 10_000
 """Longest wait of a request of a node. An edge-guard that hangs asks no more after that.
 
-1,000 nodes that ask every 3 s would take half a core of the two planes.
+1,000 nodes that ask every 3 s would take a third of a core.
 """
 
 START_S: Final = 30.0
@@ -96,8 +95,6 @@ class ClusterRoutes:
         """Nodes with leases or resting ports, if their edge-guard does not ask for routes."""
         self._gone: set[str] = set()
         """Removed nodes with ports that rest."""
-        self.is_listener_late: Callable[[], bool] = lambda: False
-        """Returns whether requests of nodes may wait in the control plane."""
         self.is_stopping = False
         """True while this process stops. Nodes may then be silent."""
 
@@ -149,8 +146,6 @@ class ClusterRoutes:
         return lsn
 
     def _count_quiet_time(self, passed_s: float) -> None:
-        if self.is_listener_late():
-            passed_s = 0.0
         self._gone.intersection_update(self._processes.nodes())
         names = set(self._names_with_leases())
         for name in names:

@@ -5,9 +5,7 @@ control plane.
 from __future__ import annotations
 
 import asyncio
-import math
 import os
-import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -117,9 +115,6 @@ _POLL_INTERVAL_S: Final = 1.0
 _START_POLL_INTERVAL_S: Final = 0.1
 _POLL_TIMEOUT_S: Final = 2.0
 _POLL: Final = pb.MetricsRequest(is_without_text=True)
-_LATE_S: Final = 0.5
-_LATE_FOR_S: Final = 10.0
-"""Time for which the control plane counts as late after a late response."""
 _MISSED_POLLS_DOWN: Final = 2
 """Number of missed polls before an error is logged. A shutdown that ends the control plane first
 misses one.
@@ -150,9 +145,6 @@ class ControlPlaneMonitor:
         self._ask = ask
         self._is_awaited = is_awaited
         self._was_up = False
-        self._asked_s = math.inf
-        """Time of the request that waits for its response."""
-        self._late_until_s = 0.0
         self.is_up = False
         self.database_problem = ""
         self.object_store_problem = ""
@@ -169,12 +161,6 @@ class ControlPlaneMonitor:
     def is_starting(self) -> bool:
         return self._is_awaited and not self._was_up
 
-    @property
-    def is_late(self) -> bool:
-        """Returns whether the control plane takes more than 0.5 s for a response, or took it lately."""
-        now_s = time.monotonic()
-        return now_s - self._asked_s > _LATE_S or now_s < self._late_until_s
-
     async def scrape(self) -> bytes:
         """Returns the metric `hosting_control_plane_up`, followed by the control plane's metrics.
 
@@ -186,12 +172,7 @@ class ControlPlaneMonitor:
     async def run(self) -> None:
         is_logged_up, missed = False, 0
         while True:
-            self._asked_s = time.monotonic()
             response = await self._request(_POLL, _POLL_TIMEOUT_S)
-            now_s = time.monotonic()
-            if response is None or now_s - self._asked_s > _LATE_S:
-                self._late_until_s = now_s + _LATE_FOR_S
-            self._asked_s = math.inf
             self.is_up = response is not None
             self.database_problem = response.database_problem if response else ""
             self.object_store_problem = response.object_store_problem if response else ""

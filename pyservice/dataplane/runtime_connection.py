@@ -75,9 +75,6 @@ class OtherVersions:
 
 RUNTIME_TIMEOUT_S: Final = 3.0
 
-NODES_START_S: Final = 10.0
-"""Time for nodes to connect to a control plane that has started, before a node counts as silent."""
-
 SPECS_BYTES_MAX: Final = 8 * 1024 * 1024
 """Limit for all specs of one response, except the last spec."""
 
@@ -122,7 +119,6 @@ class RuntimeConnection:
         self._run = secrets.token_hex(8)
         self._open_requests = 0
         self._last_request_s = -RUNTIME_TIMEOUT_S
-        self._connected_since_s = 0.0
         self.capacity = pb.Capacity()
         self._first_request = asyncio.Event()
         self._expected_since_s: float | None = None
@@ -278,8 +274,6 @@ class RuntimeConnection:
         after = request.after_sequence if request.run == self._run else 0
         self._reset_counts(after)
         end_s = _now_s() + request.wait_ms / 1000
-        if not self._is_requesting:
-            self._connected_since_s = _now_s()
         self._open_requests += 1
         try:
             while True:
@@ -313,10 +307,7 @@ class RuntimeConnection:
         )
 
     def _silent_nodes(self) -> frozenset[str]:
-        # The requests of nodes pass through the process that asks here.
-        if self.nodes is None or _now_s() - self._connected_since_s < NODES_START_S:
-            return frozenset()
-        return self.nodes.silent_nodes
+        return frozenset() if self.nodes is None else self.nodes.silent_nodes
 
     def _set_unreachable(self, lobbies: Iterable[pb.UnreachableLobby]) -> None:
         sentences = {lobby.lobby_id: lobby.problem for lobby in lobbies}

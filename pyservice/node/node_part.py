@@ -7,7 +7,7 @@ import contextlib
 import os
 import secrets
 import socket
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -18,12 +18,14 @@ from pyservice.node.archive_server import ArchiveServer
 from pyservice.node.log_copier import LogCopier
 from pyservice.node.service_proxy import ServiceProxy
 from pyservice.node.usage_reporter import UsageReporter
+from pyservice.pb.hosting.internal.v1 import archives_pb2
 from pyservice.process.background_tasks import BackgroundTasks
 from pyservice.rpc import InternalServer
 from pyservice.rpc.node_certificates import NodeCertificates
 from pyservice.rpc.node_grpc import NodeClient
 from pyservice.settings import Settings
 
+_GET_ARCHIVE: Final = "hosting.internal.v1.Archives.Get"
 _SOCKETS: Final = "node-*.sock"
 
 
@@ -37,6 +39,11 @@ def missing_settings(settings: Settings) -> Iterator[str]:
     if section.service_address is None:
         yield (
             "kubernetes.service_address: must be set: give host:port of kubernetes.node_listen of "
+            "the service"
+        )
+    if section.routes_address is None:
+        yield (
+            "kubernetes.routes_address: must be set: give host:port of kubernetes.routes_listen of "
             "the service"
         )
     if section.certificates is None:
@@ -55,11 +62,12 @@ class NodePart:
         # During an upgrade, two processes have a socket.
         self._socket = settings.data_dir / _SOCKETS.replace("*", secrets.token_hex(4))
         self._client = NodeClient(str(section.service_address), self._certificates)
-        self.proxy = ServiceProxy(self._client, section.node_name)
+        self._routes_client = NodeClient(str(section.routes_address), self._certificates)
+        self.proxy = ServiceProxy(self._routes_client, section.node_name)
         self._internal = InternalServer(self.proxy.handlers(), self._socket)
         self._cache = ArchiveCache(
             settings.data_dir / "archives",
-            self.proxy.archive,
+            self._fetch_archive,
             section.archive_cache_bytes,
             settings.storage_reserve_bytes,
         )
@@ -92,6 +100,11 @@ class NodePart:
         self._pod_tasks.own("usage", self._usage.run())
         return {"archives": f"port {listener.getsockname()[1]}"}
 
+    async def _fetch_archive(self, sha256: bytes) -> AsyncGenerator[archives_pb2.GetResponse, None]:
+        request = archives_pb2.GetRequest(sha256=sha256)
+        async for piece in self._client.stream(_GET_ARCHIVE, request):
+            yield piece
+
     def _lead_edge_guard_here(self) -> None:
         """Makes the socket of the data plane lead to this process, and removes left sockets."""
         fresh = self._socket.with_suffix(".new")
@@ -115,6 +128,7 @@ class NodePart:
         with contextlib.suppress(OSError):
             if os.readlink(self._admin_socket) == self._socket.name:
                 self._admin_socket.unlink()
+        await self._routes_client.close()
         await self._client.close()
 
 

@@ -1,19 +1,18 @@
-"""Requests of a node to the service: those of its edge-guard, and those for archives."""
+"""Requests of the edge-guard of a node to the data plane."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from pyservice.errors import ServiceError, Unreachable
 from pyservice.observability.logging import get_logger
-from pyservice.pb.hosting.internal.v1 import archives_pb2, routes_pb2
+from pyservice.pb.hosting.internal.v1 import routes_pb2
 from pyservice.rpc import Handler
 from pyservice.rpc.node_grpc import NodeClient
 
 _FOLLOW: Final = "hosting.internal.v1.Routes.Follow"
 _COUNT_SESSIONS: Final = "hosting.internal.v1.Routes.CountSessions"
-_GET_ARCHIVE: Final = "hosting.internal.v1.Archives.Get"
 _MARGIN_S: Final = 5.0
 """Time for a response beyond the requested wait."""
 
@@ -32,13 +31,6 @@ class ServiceProxy:
 
     def handlers(self) -> Mapping[str, Handler]:
         return {_FOLLOW: self._follow, _COUNT_SESSIONS: self._count_sessions}
-
-    async def archive(self, sha256: bytes) -> AsyncGenerator[archives_pb2.GetResponse, None]:
-        """Streams the archive with this digest, as `archive_cache.FetchArchive` requires."""
-        async for piece in self._client.stream(
-            _GET_ARCHIVE, archives_pb2.GetRequest(sha256=sha256)
-        ):
-            yield piece
 
     async def _follow(self, request: routes_pb2.FollowRequest) -> routes_pb2.FollowResponse:
         timeout_s = request.wait_ms / 1000 + _MARGIN_S

@@ -132,11 +132,15 @@ class KubernetesSettings(_Section):
     NetworkPolicies refuse to game servers. None: no probe.
     """
     node_listen: Listen = ListenAddress("0.0.0.0", 8093)
-    """Listener for the nodes, with mutual TLS."""
+    """Listener of the control plane for the nodes, with mutual TLS: archives, logs and usage."""
+    routes_listen: Listen = ListenAddress("0.0.0.0", 8095)
+    """Listener of the data plane for the nodes, with mutual TLS: routes and sessions of players."""
     node_name: str | None = Field(default=None, min_length=1, max_length=253)
     """Name of this node in the cluster, for the role `node`."""
     service_address: Listen | None = None
-    """Address of the service's listener for nodes, for the role `node`."""
+    """Address of `node_listen` of the service, for the role `node`."""
+    routes_address: Listen | None = None
+    """Address of `routes_listen` of the service, for the role `node`."""
     certificates: Path | None = None
     """Folder with `ca.crt`, `tls.crt` and `tls.key` for connections between the service and nodes."""
     node_ports: PublicPorts = NODE_PORTS

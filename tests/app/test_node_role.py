@@ -52,14 +52,14 @@ async def stored_archive(
 
 
 class ServedCluster:
-    """A data plane, the listener of its control plane for nodes, and the part on the node n1.
+    """A data plane, the listener of a control plane for nodes, and the part on the node n1.
 
     The test is the runtime: it places a dynamic server.
     """
 
     def __init__(self, folder: Path, make_service: MakeService, certificates: Certificates) -> None:
         self.authority = NodeAuthority(folder / "authority")
-        self._of_service = self.authority.issue_to_service(folder / "service")
+        self.of_service = self.authority.issue_to_service(folder / "service")
         self.of_node = self.authority.issue_to_node(folder / "n1", "n1")
         players = [{"server_names": [HOST], **certificates.settings}]
         self._settings: dict[str, Any] = {
@@ -69,8 +69,9 @@ class ServedCluster:
             "kubernetes": {
                 "runner_image": "runner:1",
                 "service_image": "service:1",
-                "certificates": str(self._of_service),
+                "certificates": str(self.of_service),
                 "node_listen": "127.0.0.1:0",
+                "routes_listen": f"127.0.0.1:{free_port()}",
             },
         }
         self.data_plane: Service = make_service(settings=self._settings)
@@ -90,6 +91,7 @@ class ServedCluster:
         self.node.settings["kubernetes"] = {
             "node_name": "n1",
             "service_address": address,
+            "routes_address": self._settings["kubernetes"]["routes_listen"],
             "certificates": str(self.of_node),
             "archive_port": self.archive_port,
         }
@@ -194,6 +196,7 @@ async def test_players_and_pods_are_served_by_their_node(
     assert await readiness(cluster) == (200, ["ready"])
 
     await cluster.listener.stop()
+    await asyncio.to_thread(cluster.data_plane.stop)
 
     async def is_without_service() -> bool:
         status, lines = await readiness(cluster)
@@ -204,6 +207,33 @@ async def test_players_and_pods_are_served_by_their_node(
     assert await archive(cluster, SHA256.hexdigest()) == (200, ARCHIVE)
     assert await asyncio.to_thread(cluster.node.stop) == 0
     assert await reaches(address), "edge-guard goes on, as on a single machine"
+
+
+async def test_nodes_follow_routes_while_the_control_plane_is_away(
+    cluster: ServedCluster, backend: socket.socket
+) -> None:
+    await cluster.listener.stop()
+    await asyncio.to_thread(cluster.node.start)
+    address = await cluster.placed_server(backend)
+    await eventually(lambda: reaches(address))
+    assert await readiness(cluster) == (200, ["ready"])
+
+
+async def test_data_plane_takes_renewed_certificates_and_serves_players_meanwhile(
+    cluster: ServedCluster, backend: socket.socket
+) -> None:
+    cluster.authority.issue_to_service(cluster.of_service, days=-1)
+    await asyncio.to_thread(cluster.data_plane.kill)
+    await asyncio.to_thread(cluster.data_plane.start)
+    assert "nodes get no routes" in cluster.data_plane.log()
+    assert "tls.crt expired on" in cluster.data_plane.log()
+    await asyncio.to_thread(cluster.node.start)
+    address = await cluster.placed_server(backend)
+    assert (await readiness(cluster))[0] == 503
+    assert cluster.node.edge()["routes_listening"] == 0
+
+    cluster.authority.issue_to_service(cluster.of_service)
+    await eventually(lambda: reaches(address))
 
 
 def _address(text: str) -> tuple[str, int]:
@@ -403,7 +433,7 @@ def test_missing_settings_are_all_named(tmp_path: Path) -> None:
     node = EdgeGuardService(tmp_path)
     node.role, node.listeners = ("--role", "node"), ()
     assert node.spawn().wait(60) == 1
-    for name in ("node_name", "service_address", "certificates"):
+    for name in ("node_name", "service_address", "routes_address", "certificates"):
         assert f"kubernetes.{name}: must be set" in node.log()
     node.close()
 
@@ -414,6 +444,7 @@ def test_unusable_certificates_are_named(tmp_path: Path) -> None:
     settings = {
         "node_name": "n1",
         "service_address": "127.0.0.1:8093",
+        "routes_address": "127.0.0.1:8095",
         "certificates": str(folder),
     }
     node = EdgeGuardService(tmp_path / "node", {"kubernetes": settings})
@@ -431,6 +462,7 @@ def test_port_of_archives_that_is_taken_is_named(tmp_path: Path) -> None:
         settings = {
             "node_name": "n1",
             "service_address": "127.0.0.1:8093",
+            "routes_address": "127.0.0.1:8095",
             "certificates": str(folder),
             "archive_port": port,
         }

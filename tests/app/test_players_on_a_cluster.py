@@ -59,9 +59,9 @@ class Cluster:
     def __init__(self, server: ApiServer, folder: Path) -> None:
         self.server = server
         authority = NodeAuthority(folder / "authority")
-        address = f"127.0.0.1:{free_port()}"
+        address, routes = (f"127.0.0.1:{free_port()}" for _ in range(2))
         certificates = authority.issue_to_service(folder / "service")
-        settings = cluster_settings(server, folder, certificates, address)
+        settings = cluster_settings(server, folder, certificates, address, routes)
         self.service = FullService(folder / "s", **settings, empty_lobby_grace_ms=GRACE_MS)
         (folder / "n").mkdir()
         self.node = EdgeGuardService(folder / "n", {"edge": {"bind": "127.0.0.1"}})
@@ -69,6 +69,7 @@ class Cluster:
         self.node.settings["kubernetes"] = {
             "node_name": NODE,
             "service_address": address,
+            "routes_address": routes,
             "certificates": str(authority.issue_to_node(folder / NODE, NODE)),
             "archive_port": free_port(),
         }

@@ -155,14 +155,14 @@ def test_game_server_reaches_only_what_enforced_policies_allow(
     cluster: Cluster, hosted: HostedService, game: PublishedGame, lobby_id: str
 ) -> None:
     service = address_of_service(hosted)
-    api, admin, nodes = (f"{service}:{port}" for port in (8080, 8090, 8093))
+    api, admin, *nodes = (f"{service}:{port}" for port in (8080, 8090, 8093, 8095))
     until_started(lambda: state(hosted) not in ("", "unknown"))
     assert state(hosted) == "not_enforced"
     status = page(hosted, "/readyz?verbose")
     assert NOT_ISOLATED in status
     assert admin in status
     assert API_SERVERS[0] in status
-    refused = [*API_SERVERS, METADATA, admin, nodes]
+    refused = [*API_SERVERS, METADATA, admin, *nodes]
     with metadata_service(cluster), other_pod(cluster, hosted, game) as other:
         refused.append(other)
         assert reached(cluster, lobby_id, *refused, api) == [*refused, api]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pyservice.dataplane import cluster_routes, edge_routes, runtime_connection
+from pyservice.dataplane import cluster_routes, edge_routes
 from pyservice.dataplane.cluster_routes import ClusterRoutes
 from pyservice.dataplane.edge_routes import EdgeRoutes
 from pyservice.dataplane.engine import Engine
@@ -346,7 +346,6 @@ async def test_silent_nodes_reach_the_runtime_at_once(
     scene: ClusterScene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cluster_routes, "SILENT_AFTER_S", 0.3)
-    monkeypatch.setattr(runtime_connection, "NODES_START_S", 0.0)
     async with scene.starting() as (lobby, _):
         await scene.bind(lobby.lobby_id)
         await scene.n1.serve()
@@ -362,22 +361,6 @@ async def test_silent_nodes_reach_the_runtime_at_once(
             # On a busy machine, it would be silent again before the response.
             monkeypatch.setattr(cluster_routes, "SILENT_AFTER_S", 3_600.0)
             assert await asyncio.wait_for(asking_again, PATIENCE_S) == []
-
-
-async def test_nodes_have_time_to_connect_to_a_new_control_plane(
-    scene: ClusterScene, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(cluster_routes, "SILENT_AFTER_S", 0.05)
-    async with scene.starting() as (lobby, _):
-        await scene.bind(lobby.lobby_id)
-        await scene.n1.follow()
-        await until_met(lambda: scene.cluster.silent_nodes == {"n1"})
-        assert await scene.wanted() == []
-        monkeypatch.setattr(runtime_connection, "NODES_START_S", 0.0)
-        assert await scene.wanted() == ["n1"]
-        monkeypatch.setattr(runtime_connection, "RUNTIME_TIMEOUT_S", -1.0)
-        monkeypatch.setattr(runtime_connection, "NODES_START_S", 10.0)
-        assert await scene.wanted() == [], "the runtime was away"
 
 
 async def test_node_is_not_silent_while_its_answer_is_late(
@@ -417,22 +400,6 @@ async def test_node_is_not_silent_while_its_request_waits(
             await asyncio.sleep(1.0)
             assert not following.done()
             assert not scene.cluster.silent_nodes
-        await until_met(lambda: scene.cluster.silent_nodes == {"n1"})
-
-
-async def test_no_node_is_silent_while_the_control_plane_is_late(
-    scene: ClusterScene, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Otherwise an overloaded service would end the lobbies of all nodes."""
-    monkeypatch.setattr(cluster_routes, "SILENT_AFTER_S", 0.4)
-    is_late = True
-    scene.cluster.is_listener_late = lambda: is_late
-    async with scene.starting() as (lobby, _):
-        await scene.bind(lobby.lobby_id)
-        await scene.n1.serve()
-        await asyncio.sleep(1.0)
-        assert not scene.cluster.silent_nodes
-        is_late = False
         await until_met(lambda: scene.cluster.silent_nodes == {"n1"})
 
 

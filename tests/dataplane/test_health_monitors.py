@@ -79,28 +79,6 @@ async def test_control_plane_is_starting_until_its_first_response(
     await cancel(running)
 
 
-async def test_control_plane_is_late_during_and_after_a_late_response(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    module = "pyservice.dataplane.health_monitors"
-    monkeypatch.setattr(f"{module}._POLL_INTERVAL_S", 0.001)
-    monkeypatch.setattr(f"{module}._LATE_S", PATIENCE_S)
-    monkeypatch.setattr(f"{module}._LATE_FOR_S", 3_600.0)
-    other = Other()
-    watch = ControlPlaneMonitor(other.metrics, is_awaited=False)
-    running = asyncio.create_task(watch.run())
-    await until_met(lambda: watch.is_up)
-    seen = [watch.is_late]
-    monkeypatch.setattr(f"{module}._LATE_S", 0.1)
-    other.delay_s = 0.5
-    await until_met(lambda: watch.is_late)
-    other.delay_s = 0.0
-    requests = other.requests
-    await until_met(lambda: other.requests > requests + 2)
-    assert [*seen, watch.is_late] == [False, True], "it was late a moment ago"
-    await cancel(running)
-
-
 @pytest.mark.parametrize("name", ["database_problem", "object_store_problem", "cdn_problem"])
 async def test_problem_of_a_part_is_reported_while_up(
     name: str, monkeypatch: pytest.MonkeyPatch

@@ -10,7 +10,11 @@ from tests.support.kubernetes_api_server import NAMESPACE, ApiServer
 
 
 def cluster_settings(
-    server: ApiServer, folder: Path, certificates: Path, node_listen: str = "127.0.0.1:0"
+    server: ApiServer,
+    folder: Path,
+    certificates: Path,
+    node_listen: str = "127.0.0.1:0",
+    routes_listen: str = "127.0.0.1:0",
 ) -> dict[str, Any]:
     """Writes a kubeconfig into the folder, and returns the settings."""
     config = {
@@ -31,5 +35,6 @@ def cluster_settings(
             "service_image": "service:1",
             "certificates": str(certificates),
             "node_listen": node_listen,
+            "routes_listen": routes_listen,
         },
     }

@@ -18,8 +18,8 @@ class NodeAuthority:
         key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-noenc")
         self._run("req", "-x509", *key, "-keyout", "ca.key", "-out", "ca.crt", *subject, *usages)
 
-    def issue_to_service(self, folder: Path) -> Path:
-        return self.issue(folder, SERVICE_HOST)
+    def issue_to_service(self, folder: Path, days: int = 1) -> Path:
+        return self.issue(folder, SERVICE_HOST, days=days)
 
     def issue_to_node(self, folder: Path, node: str, days: int = 1) -> Path:
         return self.issue(folder, host_of_node(node), days=days)
