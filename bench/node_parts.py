@@ -35,7 +35,7 @@ from pyservice.node.usage_reporter import UsageReporter
 from pyservice.observability.health import raise_descriptor_limit
 from pyservice.pb.hosting.internal.v1 import routes_pb2 as pb
 from pyservice.rpc.node_certificates import NodeCertificates
-from pyservice.rpc.node_grpc import NodeClient
+from pyservice.rpc.node_grpc import SLOW_PINGS_S, NodeClient
 from pyservice.settings.kubernetes_section import KubernetesSettings
 from tests.support.container_files import ContainerFiles
 
@@ -207,7 +207,7 @@ async def _live(arguments: argparse.Namespace) -> None:
     for node in arguments.nodes.split(","):
         files.add_node(node)
         certificates = NodeCertificates(arguments.certificates / node, host_of_node(node))
-        client = NodeClient(arguments.service, certificates)
+        client = NodeClient(arguments.service, certificates, SLOW_PINGS_S)
         routes_client = NodeClient(arguments.routes, certificates)
         routes.append(NodeRoutes(node, routes_client, served_s))
         others.append(_copy_and_report(node, client, files, arguments.namespace))

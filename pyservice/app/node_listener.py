@@ -20,7 +20,7 @@ from pyservice.observability.logging import get_logger
 from pyservice.pb.hosting.internal.v1 import archives_pb2, node_logs_pb2, node_usage_pb2
 from pyservice.process.background_tasks import BackgroundTasks
 from pyservice.rpc.node_certificates import NodeCertificates
-from pyservice.rpc.node_grpc import NodeServer, StreamHandler
+from pyservice.rpc.node_grpc import SLOW_PINGS_S, NodeServer, StreamHandler
 from pyservice.settings import ListenAddress, Settings
 from pyservice.storage.database import Database
 from pyservice.storage.objects import Objects
@@ -50,6 +50,7 @@ class NodeListener:
             {f"{_INTERNAL}.Archives.Get": self._archive},
             self._certificates,
             str(section.node_listen),
+            SLOW_PINGS_S,
         )
 
     async def start(self) -> str:

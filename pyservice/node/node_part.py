@@ -22,7 +22,7 @@ from pyservice.pb.hosting.internal.v1 import archives_pb2
 from pyservice.process.background_tasks import BackgroundTasks
 from pyservice.rpc import InternalServer
 from pyservice.rpc.node_certificates import NodeCertificates
-from pyservice.rpc.node_grpc import NodeClient
+from pyservice.rpc.node_grpc import SLOW_PINGS_S, NodeClient
 from pyservice.settings import Settings
 
 _GET_ARCHIVE: Final = "hosting.internal.v1.Archives.Get"
@@ -61,7 +61,7 @@ class NodePart:
         self._admin_socket = settings.admin_socket
         # During an upgrade, two processes have a socket.
         self._socket = settings.data_dir / _SOCKETS.replace("*", secrets.token_hex(4))
-        self._client = NodeClient(str(section.service_address), self._certificates)
+        self._client = NodeClient(str(section.service_address), self._certificates, SLOW_PINGS_S)
         self._routes_client = NodeClient(str(section.routes_address), self._certificates)
         self.proxy = ServiceProxy(self._routes_client, section.node_name)
         self._internal = InternalServer(self.proxy.handlers(), self._socket)

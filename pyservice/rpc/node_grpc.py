@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Final, NoReturn, Self
 
@@ -66,14 +66,9 @@ _SERVER_OPTIONS: Final = (
     # A replaced authority or certificate then holds for all connections, and an archive has time to end.
     ("grpc.max_connection_age_ms", _HOUR_MS),
     ("grpc.max_connection_age_grace_ms", _HOUR_MS),
-    # Nodes send a ping every 2 s.
+    # Nodes send pings too.
     ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
     ("grpc.http2.max_ping_strikes", 0),
-    # Ends the calls of a node that has gone without closing its connections, or that hangs.
-    ("grpc.keepalive_time_ms", int(PING_INTERVAL_S * 1_000)),
-    ("grpc.keepalive_timeout_ms", int(PING_TIMEOUT_S * 1_000)),
-    # The timeout of a ping while bytes still arrive, or while the kernel of a node acknowledges them.
-    ("grpc.http2.ping_timeout_ms", int(PING_TIMEOUT_S * 1_000)),
     ("grpc.http2.max_pings_without_data", 0),
 )
 _CLIENT_OPTIONS: Final = (
@@ -86,11 +81,12 @@ _CLIENT_OPTIONS: Final = (
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 1_000),
     ("grpc.max_reconnect_backoff_ms", 1_000),
-    ("grpc.keepalive_time_ms", 2_000),
-    ("grpc.keepalive_timeout_ms", 2_000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
 )
+SLOW_PINGS_S: Final = 10.0
+"""Time between two pings where nothing waits for the loss of a connection to be noticed."""
+_NODE_PINGS_S: Final = 2.0
 _REFUSAL_LOG_S: Final = 60.0
 _REPLACED_CHANNEL_S: Final = 1_800.0
 """Time for calls in progress, such as the transfer of an archive, after a certificate was replaced."""
@@ -107,13 +103,22 @@ class NodeServer:
         streams: Mapping[str, StreamHandler],
         certificates: NodeCertificates,
         address: str,
+        pings_s: float = PING_INTERVAL_S,
     ) -> None:
-        """Raises ValueError for a method that no node may call."""
+        """`pings_s` is the time between two pings. Raises ValueError for a method that no node may call."""
         if unlisted := {*handlers, *streams} - MAY_CALL.keys():
             raise ValueError(f"no node may call {', '.join(sorted(unlisted))}")
         self._address = address
         self._certificates = certificates
-        self._server = grpc.aio.server(options=_SERVER_OPTIONS)
+        # Ends the calls of a node that has gone without closing its connections, or that hangs.
+        timeout_s = pings_s * PING_TIMEOUT_S / PING_INTERVAL_S
+        options = (
+            *_SERVER_OPTIONS,
+            *_pings(pings_s, timeout_s),
+            # The timeout of a ping while bytes still arrive, or while the kernel of a node acknowledges them.
+            ("grpc.http2.ping_timeout_ms", int(timeout_s * 1_000)),
+        )
+        self._server = grpc.aio.server(options=options)
         self._server.add_generic_rpc_handlers((_Methods(handlers, streams),))
 
     async def start(self) -> int:
@@ -132,6 +137,11 @@ class NodeServer:
 
     async def stop(self, grace_s: float) -> None:
         await self._server.stop(grace_s)
+
+
+def _pings(interval_s: float, timeout_s: float) -> Iterator[tuple[str, int]]:
+    yield "grpc.keepalive_time_ms", int(interval_s * 1_000)
+    yield "grpc.keepalive_timeout_ms", int(timeout_s * 1_000)
 
 
 def _configuration(pem: Pem) -> grpc.ServerCertificateConfiguration:
@@ -266,8 +276,12 @@ class NodeClient:
     If the certificates are replaced, new calls have a new connection.
     """
 
-    def __init__(self, address: str, certificates: NodeCertificates) -> None:
+    def __init__(
+        self, address: str, certificates: NodeCertificates, pings_s: float = _NODE_PINGS_S
+    ) -> None:
+        """`pings_s` is the time between two pings, and the time for the answer of one."""
         self._address = address
+        self._options = (*_CLIENT_OPTIONS, *_pings(pings_s, pings_s))
         self._certificates = certificates
         self._channel = self._open()
         self._closing: set[asyncio.Task[None]] = set()
@@ -303,7 +317,7 @@ class NodeClient:
     def _open(self) -> grpc.aio.Channel:
         pem = self._certificates.pem
         credentials = grpc.ssl_channel_credentials(pem.authority, pem.key, pem.certificate)
-        return grpc.aio.secure_channel(self._address, credentials, options=_CLIENT_OPTIONS)
+        return grpc.aio.secure_channel(self._address, credentials, options=self._options)
 
     async def close(self) -> None:
         await cancel_and_wait(*self._closing)
