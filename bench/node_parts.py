@@ -62,6 +62,7 @@ class NodeRoutes:
         self._request = pb.FollowRequest(edge_id=node, instance=node, wait_ms=_WAIT_MS, node=node)
         self.has_answer = False
         self.failures = 0
+        self.last_failure = ""
 
     async def follow(self) -> None:
         request = self._request
@@ -70,8 +71,10 @@ class NodeRoutes:
             try:
                 name = "hosting.internal.v1.Routes.Follow"
                 response = await self._client.call(name, request, _TIMEOUT_S)
-            except (Unreachable, ServiceError):
-                self.failures += self.has_answer
+            except (Unreachable, ServiceError) as error:
+                if self.has_answer:
+                    self.failures += 1
+                    self.last_failure = str(error)
                 await asyncio.sleep(_RETRY_S)
                 continue
             self.has_answer = True
@@ -227,6 +230,7 @@ async def _live(arguments: argparse.Namespace) -> None:
                 "served_s": served_s,
                 "following": sum(one.has_answer for one in routes),
                 "failures": sum(one.failures for one in routes),
+                "last_failure": max(one.last_failure for one in routes),
                 "ready": servers.ready,
                 "refusals": len(servers.refusals),
                 "last_refusal": servers.refusals[-1] if servers.refusals else "",
