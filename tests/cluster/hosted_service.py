@@ -114,6 +114,8 @@ cdn_url = "http://{address}:{_CDN_PORT}"
 
     def remove(self) -> None:
         self.remove_release()
+        # Until then, the service may still stop Pods.
+        self.cluster.wait_gone(f"{self.pods}/{RELEASE}-0")
         for pod in (self.cluster.get(GAMES) or {"items": []})["items"]:
             # Else a Pod that was being stopped would wait for the service.
             if pod["metadata"].get("finalizers"):
