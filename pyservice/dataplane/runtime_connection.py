@@ -499,6 +499,7 @@ class RuntimeConnection:
                     is_stopping=is_stopping,
                     spec=spec,
                     is_later=is_later,
+                    is_ready=lobby.is_ready,
                 )
             )
         return desired

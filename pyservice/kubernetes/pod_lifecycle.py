@@ -169,7 +169,7 @@ class PodLifecycle:
         ports = self._request.ports if self._request is not None else {}
         return {name: port.protocol for name, port in ports.items()}
 
-    def confirm(self, request: RunRequest) -> None:
+    def confirm(self, request: RunRequest | None = None) -> None:
         """Records that the control plane wants this run."""
         self._request = self._request or request
         self._is_confirmed = True

@@ -20,6 +20,8 @@ class Run(Protocol):
 
     def abandon(self, end: RunEnd) -> None: ...
 
+    def confirm(self, request: RunRequest | None = None) -> None: ...
+
 
 _Run = TypeVar("_Run", bound=Run)
 
@@ -54,6 +56,14 @@ class RunCollection(Generic[_Run]):
         if run is None:
             return False
         run.abandon(end)
+        return True
+
+    def keep(self, run_id: str) -> bool:
+        """Lets a run of an earlier service go on. Returns False for an unknown run."""
+        run = self.runs.get(run_id)
+        if run is None:
+            return False
+        run.confirm()
         return True
 
     def is_known(self, run_id: str) -> bool:

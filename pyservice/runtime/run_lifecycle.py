@@ -134,7 +134,7 @@ class RunLifecycle:
         ports = self._request.ports if self._request is not None else {}
         return {name: port.protocol for name, port in ports.items()}
 
-    def confirm(self, request: RunRequest) -> None:
+    def confirm(self, request: RunRequest | None = None) -> None:
         """Records that the control plane still wants this run, which was found at the start of the
         service.
         """

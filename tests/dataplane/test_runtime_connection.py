@@ -459,6 +459,18 @@ async def test_stopping_lobby_is_not_counted_twice(engine: Engine) -> None:
             assert second.HasField("spec")
 
 
+async def test_new_control_plane_learns_which_lobbies_are_ready(connected: RuntimeScene) -> None:
+    scene = connected
+    async with scene.starting() as (lobby, finding):
+        assert (lobby.is_ready, lobby.HasField("spec")) == (False, True)
+        await scene.serve()
+        await scene.ready(lobby.lobby_id)
+        await asyncio.wait_for(finding, PATIENCE_S)
+    scene.run = ""
+    [again] = (await scene.desired_lobbies()).lobbies
+    assert (again.lobby_id, again.is_ready, again.HasField("spec")) == (lobby.lobby_id, True, False)
+
+
 async def test_ended_lobby_frees_its_capacity(engine: Engine) -> None:
     scene = RuntimeScene(engine)
     await scene.report_free(1_000, 1_000_000)

@@ -157,6 +157,19 @@ async def test_abandoned_pod_ends_only_before_its_start(scene: Scene, server: Ap
     assert not scene.runs.abandon("unknown", refusal)
 
 
+async def test_kept_pod_goes_on_before_its_start_is_reported(
+    scene: Scene, server: ApiServer
+) -> None:
+    """A lobby can be ready before the node reports that its Pod runs."""
+    pending = await scene.created()
+    await scene.start_again()
+    assert scene.runs.keep(pending.id)
+    assert not scene.runs.keep("unknown")
+    server.bind(pending.id, "n1")
+    server.run(pending.id, "10.244.0.7")
+    await until_met(lambda: scene.runs.runs[pending.id].state == "running")
+
+
 async def test_stop_that_was_begun_is_a_stop_after_a_restart(
     scene: Scene, server: ApiServer
 ) -> None:

@@ -76,20 +76,22 @@ class WantedResponse(_message.Message):
     def __init__(self, run: _Optional[str] = ..., sequence: _Optional[int] = ..., is_complete: _Optional[bool] = ..., lobbies: _Optional[_Iterable[_Union[WantedLobby, _Mapping]]] = ..., gone: _Optional[_Iterable[str]] = ..., http_address: _Optional[str] = ..., grpc_address: _Optional[str] = ..., silent_nodes: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class WantedLobby(_message.Message):
-    __slots__ = ("lobby_id", "namespace_id", "version_id", "is_stopping", "spec", "is_later")
+    __slots__ = ("lobby_id", "namespace_id", "version_id", "is_stopping", "spec", "is_later", "is_ready")
     LOBBY_ID_FIELD_NUMBER: _ClassVar[int]
     NAMESPACE_ID_FIELD_NUMBER: _ClassVar[int]
     VERSION_ID_FIELD_NUMBER: _ClassVar[int]
     IS_STOPPING_FIELD_NUMBER: _ClassVar[int]
     SPEC_FIELD_NUMBER: _ClassVar[int]
     IS_LATER_FIELD_NUMBER: _ClassVar[int]
+    IS_READY_FIELD_NUMBER: _ClassVar[int]
     lobby_id: str
     namespace_id: str
     version_id: str
     is_stopping: bool
     spec: LobbySpec
     is_later: bool
-    def __init__(self, lobby_id: _Optional[str] = ..., namespace_id: _Optional[str] = ..., version_id: _Optional[str] = ..., is_stopping: _Optional[bool] = ..., spec: _Optional[_Union[LobbySpec, _Mapping]] = ..., is_later: _Optional[bool] = ...) -> None: ...
+    is_ready: bool
+    def __init__(self, lobby_id: _Optional[str] = ..., namespace_id: _Optional[str] = ..., version_id: _Optional[str] = ..., is_stopping: _Optional[bool] = ..., spec: _Optional[_Union[LobbySpec, _Mapping]] = ..., is_later: _Optional[bool] = ..., is_ready: _Optional[bool] = ...) -> None: ...
 
 class LobbySpec(_message.Message):
     __slots__ = ("game_id", "namespace_name", "game_mode", "region", "max_players", "max_players_direct", "max_players_party", "tags", "lobby_config", "lobby_token", "build_id", "args", "env", "network_mode", "tier", "ports", "adapter")
