@@ -102,7 +102,6 @@ impl Engine {
             torn_bytes: journal.torn_bytes,
             took: started.elapsed(),
         });
-        // The journal signals in this order. So Python has taken the changes of a command before it sends the answer.
         let change_signal = opened.subscribe_changes()?;
         let durable_signal = opened.journal().map(hosting_journal::Journal::subscribe).transpose()?;
         opened.start_expiry_thread()?;

@@ -114,8 +114,7 @@ impl Journal {
         self.core.last.load(Ordering::Acquire)
     }
 
-    /// Returns a new eventfd, which the writer signals after each durable batch with a requested event. It signals earlier
-    /// subscriptions first.
+    /// Returns a new eventfd, which the writer signals after each durable batch with a requested event.
     pub fn subscribe(&self) -> io::Result<DurableSignal> {
         self.core.position.subscribe()
     }
