@@ -8,13 +8,16 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+import time
 from collections.abc import AsyncIterator, Mapping
+from email.utils import parsedate_to_datetime
 from typing import Any, Final, Literal, NamedTuple, Self
 
 import aiohttp
 import orjson
 
 from pyservice.kubernetes.cluster_access import ClusterAccess
+from pyservice.timestamps import now_ms
 
 Object = dict[str, Any]
 
@@ -33,6 +36,8 @@ _JSON: Final = "application/json"
 _MERGE_PATCH: Final = "application/strategic-merge-patch+json"
 _MESSAGE_MAX: Final = 2_000
 _GONE: Final = 410
+_CLOCK_ERROR_MAX_MS: Final = 2_000
+"""Difference of clocks that is not corrected. Dates of HTTP have whole seconds."""
 
 
 class Collection(NamedTuple):
@@ -111,6 +116,7 @@ class KubernetesApi:
     def __init__(self, access: ClusterAccess, *, silence_max_s: float = SILENCE_MAX_S) -> None:
         self._access = access
         self._silence_max_s = silence_max_s
+        self._clock_base_ms = now_ms() - _monotonic_ms()
         self._session: aiohttp.ClientSession | None = None
         self._is_closed = False
 
@@ -125,6 +131,13 @@ class KubernetesApi:
         self._is_closed = True
         if self._session is not None:
             await self._session.close()
+
+    def now_ms(self) -> int:
+        """Returns the Unix time of the API server, as its answers tell it.
+
+        The clock of this machine may be wrong, and times in objects are those of the cluster.
+        """
+        return self._clock_base_ms + _monotonic_ms()
 
     async def get(self, collection: Collection, name: str) -> Object:
         """Returns one object. Raises ApiError."""
@@ -171,6 +184,7 @@ class KubernetesApi:
             async with self._open().request(
                 "GET", self._url(collection), params=query, timeout=timeout, **self._options()
             ) as response:
+                self._read_clock(response)
                 if response.status != 200:
                     raise _refusal(response, await response.read())
                 async for line in _lines(response.content):
@@ -236,6 +250,7 @@ class KubernetesApi:
             async with self._open().request(
                 _METHODS[verb], url, params=query, timeout=timeout, **options
             ) as response:
+                self._read_clock(response)
                 content_bytes = await response.read()
                 if response.status >= 300:
                     raise _refusal(response, content_bytes)
@@ -248,6 +263,15 @@ class KubernetesApi:
         if not isinstance(answer, dict):
             raise _unanswered(tried, ValueError("its answer is not an object"))
         return answer
+
+    def _read_clock(self, response: aiohttp.ClientResponse) -> None:
+        try:
+            date = parsedate_to_datetime(response.headers.get("Date", ""))
+        except ValueError:
+            return
+        answered_ms = int(date.timestamp() * 1_000)
+        if abs(answered_ms - self.now_ms()) > _CLOCK_ERROR_MAX_MS:
+            self._clock_base_ms = answered_ms - _monotonic_ms()
 
     def _url(self, collection: Collection) -> str:
         return f"{self._access.url}{collection.path}"
@@ -278,6 +302,10 @@ _METHODS: Final[Mapping[str, str]] = {
     "patch": "PATCH",
     "delete": "DELETE",
 }
+
+
+def _monotonic_ms() -> int:
+    return time.monotonic_ns() // 1_000_000
 
 
 def _socket(address: Any) -> socket.socket:

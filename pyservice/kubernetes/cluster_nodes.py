@@ -14,7 +14,6 @@ from pyservice.kubernetes.watched_objects import WatchedObjects
 from pyservice.network.node_silence import SILENT_AFTER_S
 from pyservice.observability.logging import get_logger
 from pyservice.settings.kubernetes_section import RegionNodes, Toleration
-from pyservice.timestamps import now_ms
 
 PUBLIC_HOST: Final = "hosting/public-host"
 """Annotation of a Node with the name or address at which players reach it."""
@@ -41,7 +40,7 @@ class ClusterNode:
     uid: str
     is_ready: bool
     cordoned_ms: int | None
-    """Since when the node is cordoned, in Unix ms. None: it is not."""
+    """Since when the node is cordoned, in Unix ms of the cluster's clock. None: it is not."""
     public_host: str
     """Where players reach this node. Empty: nowhere."""
     problem: str = ""
@@ -137,6 +136,8 @@ class ClusterNodes:
         """Receives the name of a node that is cordoned or uncordoned."""
         self.on_gone: Callable[[str, str], None] = _ignore
         """Receives the name and UID of a Node that was deleted or replaced."""
+        self.now_ms = api.now_ms
+        """Returns the Unix time on the clock of the cluster, which also sets the times of cordons."""
         self._not_ready_max_s = not_ready_max_s
         self._nodes: dict[str, ClusterNode] = {}
         self._doubts: dict[str, asyncio.TimerHandle] = {}
@@ -176,7 +177,7 @@ class ClusterNodes:
     def observe(self, found: Object) -> None:
         earlier = self._nodes.get(found["metadata"]["name"])
         cordoned_ms = None if earlier is None else earlier.cordoned_ms
-        node = ClusterNode.of(found, now_ms() if cordoned_ms is None else cordoned_ms)
+        node = ClusterNode.of(found, self.now_ms() if cordoned_ms is None else cordoned_ms)
         self._nodes[node.name] = node
         if earlier is None:
             self._changed.send()

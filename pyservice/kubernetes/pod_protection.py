@@ -1,7 +1,8 @@
 """Protection of Pods from evictions, such as by `kubectl drain`.
 
 A Pod with players is protected until its node has been cordoned for the longest time of a drain. The
-cluster keeps the time of the cordon, so it survives a restart of the service.
+cluster keeps the time of the cordon, so it survives a restart of the service. It counts on the clock of
+the cluster, because that of the service may be wrong.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from pyservice.kubernetes.api import Collection as ApiCollection
 from pyservice.kubernetes.cluster_nodes import ClusterNodes
 from pyservice.kubernetes.pod_manifest import protection_metadata
 from pyservice.kubernetes.pod_status import PodState, pod_state
-from pyservice.timestamps import now_ms
 
 if TYPE_CHECKING:
     from pyservice.kubernetes.pod_lifecycle import PodLifecycle
@@ -81,4 +81,4 @@ class PodProtection:
         node = self._nodes.get(name)
         if node is None or node.cordoned_ms is None:
             return None
-        return node.cordoned_ms + self._drain_ms - now_ms()
+        return node.cordoned_ms + self._drain_ms - self._nodes.now_ms()

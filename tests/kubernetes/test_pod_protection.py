@@ -147,3 +147,18 @@ async def test_another_pod_with_the_name_is_not_changed(scene: Scene, server: Ap
     await until_met(lambda: server.seen("patch"))
     assert [one.body["metadata"]["uid"] for one in server.seen("patch")] == [uid]
     assert protection(server, request) == PROTECTED
+
+
+@pytest.mark.parametrize("ahead_s", [-3_600, 3_600])
+async def test_wrong_clock_of_the_service_changes_no_drain(
+    scene: Scene, server: ApiServer, ahead_s: int
+) -> None:
+    """The deadline counts on the clock of the cluster, which set the time of the cordon."""
+    server.clock_ahead_s = ahead_s
+    lobby, elsewhere = await scene.running(), await scene.running("n2")
+    scene.runs.set_empty_lobbies([])
+    cluster_ms = now_ms() + ahead_s * 1_000
+    server.change(NODES, "n1", {"spec": cordon(cluster_ms - DRAIN_MS + 60_000)})
+    server.change(NODES, "n2", {"spec": cordon(cluster_ms - DRAIN_MS)})
+    await reaches(server, elsewhere, EVICTABLE)
+    assert protection(server, lobby) == PROTECTED

@@ -9,9 +9,11 @@ from __future__ import annotations
 import asyncio
 import datetime
 import ssl
+import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from email.utils import formatdate
 from typing import Any, Final, NamedTuple
 
 import orjson
@@ -78,6 +80,8 @@ class ApiServer:
         """Whether changes are made, and their answers are lost."""
         self.throttled = 0
         """Number of the next requests that are answered with 429."""
+        self.clock_ahead_s = 0
+        """Difference between its clock and that of the tests."""
         self.is_silent = False
         """Whether watches stay open and send nothing."""
         self.on_change: Callable[[str, Object], None] = lambda path, changed: None
@@ -206,6 +210,10 @@ class ApiServer:
             asyncio.get_running_loop().call_soon(self.on_change, path, after)
 
     # The API over HTTP.
+
+    async def set_date(self, request: web.Request, response: web.StreamResponse) -> None:
+        if self.clock_ahead_s:
+            response.headers["Date"] = formatdate(time.time() + self.clock_ahead_s, usegmt=True)
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         path, name = _split(request.path)
@@ -498,6 +506,7 @@ async def open_server(tls: ssl.SSLContext | None = None) -> AsyncIterator[ApiSer
     server = ApiServer()
     application = web.Application()
     application.router.add_route("*", "/{path:.*}", server.answer)
+    application.on_response_prepare.append(server.set_date)
     # Else a watch would stay open after its client has gone.
     runner = web.AppRunner(
         application, access_log=None, handler_cancellation=True, shutdown_timeout=0.0
