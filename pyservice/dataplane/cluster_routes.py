@@ -54,8 +54,12 @@ class _Node:
         routes.wait_for_change = self._wait_for_change
 
     @property
+    def quiet_max_s(self) -> float:
+        return SILENT_AFTER_S if self.has_asked else START_S
+
+    @property
     def is_silent(self) -> bool:
-        return self.quiet_s > (SILENT_AFTER_S if self.has_asked else START_S)
+        return self.quiet_s > self.quiet_max_s
 
     async def follow(self, request: pb.FollowRequest) -> pb.FollowResponse:
         self.has_asked, self.quiet_s = True, 0.0
@@ -90,7 +94,7 @@ class ClusterRoutes:
         self._make_routes = make_routes
         self._nodes: dict[str, _Node] = {}
         self._is_cut_off = False
-        """Whether no node is heard, although several were heard before."""
+        """Whether no node is heard, although several were expected."""
         self.silent_nodes: frozenset[str] = frozenset()
         """Nodes with leases or resting ports, if their edge-guard does not ask for routes."""
         self._gone: set[str] = set()
@@ -163,14 +167,22 @@ class ClusterRoutes:
         self.silent_nodes = frozenset(name for name in names if self._nodes[name].is_silent)
 
     def _judge_common_silence(self) -> None:
-        """Lets no node become silent while no node is heard: the network of this service is cut."""
-        heard = [node for node in self._nodes.values() if node.has_asked and not node.is_reported]
+        """Lets no node become silent while no node is heard: the network of this service is cut.
+
+        After a restart in such a time, the nodes that had leases before are expected.
+        """
+        nodes = [node for node in self._nodes.values() if not node.is_reported]
+        has_heard = any(node.has_asked for node in self._nodes.values())
+        expected = [node for node in nodes if node.has_asked or not has_heard]
         was_cut_off = self._is_cut_off
-        self._is_cut_off = len(heard) > 1 and all(node.quiet_s > _COMMON_S for node in heard)
-        for node in heard:
-            if self._is_cut_off:
-                node.quiet_s = min(node.quiet_s, SILENT_AFTER_S)
-            elif was_cut_off:
+        self._is_cut_off = len(expected) > 1 and all(
+            node.quiet_max_s - node.quiet_s < SILENT_AFTER_S - _COMMON_S for node in expected
+        )
+        if self._is_cut_off:
+            for node in expected:
+                node.quiet_s = min(node.quiet_s, node.quiet_max_s)
+        elif was_cut_off:
+            for node in nodes:
                 node.quiet_s = 0.0
         if self._is_cut_off != was_cut_off and not self.is_stopping:
             log_event = _log.error if self._is_cut_off else _log.info

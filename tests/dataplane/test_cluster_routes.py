@@ -424,6 +424,36 @@ async def test_no_node_is_silent_while_the_service_hears_none(
         assert "nodes answer again" in log.getvalue()
 
 
+async def test_no_node_is_silent_after_a_restart_while_the_network_is_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster_routes, "START_S", 0.6)
+    monkeypatch.setattr(cluster_routes, "SILENT_AFTER_S", 0.6)
+    monkeypatch.setattr(cluster_routes, "_COMMON_S", 0.2)
+    monkeypatch.setattr(cluster_routes, "_POLL_INTERVAL_S", 0.02)
+    limits = {"binds_ports_later": True, "find_wait_ms": 2_000}
+    async with (
+        running_engine(tmp_path, **limits) as engine,
+        running(ClusterScene(engine)) as scene,
+        scene.starting() as (lobby, _),
+    ):
+        await scene.lease(game="udp")
+        await scene.bind(SERVER_ID)
+        await scene.bind(lobby.lobby_id, "n2")
+    async with running_engine(tmp_path, **limits) as engine:
+        scene = ClusterScene(engine)
+        scene.cluster.expect_edge_guard()
+        with logged() as log:
+            async with running(scene):
+                await until_met(lambda: "no node answers" in log.getvalue())
+                await asyncio.sleep(1.0)
+                assert not scene.cluster.silent_nodes
+                await scene.n2.serve()
+                async with asking(scene.n2.follow(wait_ms=10_000)):
+                    await until_met(lambda: scene.cluster.silent_nodes == {"n1"})
+            assert "nodes answer again" in log.getvalue()
+
+
 async def test_nodes_of_before_a_restart_are_known(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
