@@ -218,6 +218,22 @@ async def test_control_plane_that_starts_again_keeps_lobbies(cluster: Cluster) -
         assert len(cluster.server.seen("create")) == 1
 
 
+async def test_paused_service_loses_no_lobby(cluster: Cluster) -> None:
+    """An overloaded machine can stop the service for longer than a node may be silent."""
+    async with cluster.game() as game:
+        found = await game.find_lobby("duel")
+        service = cluster.service.process
+        assert service is not None
+        service.send_signal(signal.SIGSTOP)
+        await asyncio.sleep(SILENT_AFTER_S + 2)
+        service.send_signal(signal.SIGCONT)
+        # A node that is not heard again becomes silent in this time.
+        await asyncio.sleep(SILENT_AFTER_S + 2)
+        again = await game.find_lobby("duel")
+        assert again["lobby"]["lobby_id"] == found["lobby"]["lobby_id"]
+        assert await asyncio.to_thread(echoed, again["ports"]["game"]) == b"hello"
+
+
 async def test_player_reaches_a_lobby_that_makes_no_calls(cluster: Cluster) -> None:
     cluster.calls_ready = False
     async with cluster.game() as game:
