@@ -16,11 +16,11 @@ from bench.kubernetes_scale import (
     NODES,
     busiest,
     fill,
-    finds_alone,
+    finds_of_one_node,
     measure_changes,
     saturate,
 )
-from bench.kubernetes_scene import DUEL, PLANES, node_names, open_scene, open_service
+from bench.kubernetes_scene import DUEL, PLANES, node_names, open_service
 from bench.kwok_cluster import NAMESPACE, lacking, running_kwok
 from bench.machine import Bench
 from bench.results import Figure, Result, Run
@@ -34,15 +34,15 @@ def run(bench: Bench) -> Result:
         return Result(NAME, [], {}, {"skipped": reason})
     folder = bench.scratch(NAME)
     lobbies, names = int(LOBBIES * bench.size), node_names(int(NODES * bench.size))
-    base: list[Run] = []
-    with running_kwok(names) as cluster, open_scene(folder, 1, "one") as one:
-        fill(one, 1, lobbies)
-        base += finds_alone(one)
-        with open_service(folder, cluster, names, "many", NAMESPACE) as many:
-            filled = fill(many, len(names), lobbies)
-            changed = measure_changes(many, lobbies, CHANGES_PER_S, bench.size, (DUEL,))
-            saturated = saturate(many, lobbies, bench.size)
-        base += finds_alone(one)
+    base = finds_of_one_node(folder, "before", lobbies)
+    with (
+        running_kwok(names) as cluster,
+        open_service(folder, cluster, names, "many", NAMESPACE) as many,
+    ):
+        filled = fill(many, len(names), lobbies)
+        changed = measure_changes(many, lobbies, CHANGES_PER_S, bench.size, (DUEL,))
+        saturated = saturate(many, lobbies, bench.size)
+    base += finds_of_one_node(folder, "after", lobbies)
     return Result(
         NAME,
         _figures(filled, changed, saturated, base),

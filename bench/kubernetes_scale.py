@@ -53,13 +53,13 @@ def run(bench: Bench) -> Result:
     folder = bench.scratch(NAME)
     lobbies, nodes = int(LOBBIES * bench.size), int(NODES * bench.size)
     # One scene at a time: an idle one takes a tenth of the core.
-    base = _finds_of_one_node(folder, "before", lobbies)
+    base = finds_of_one_node(folder, "before", lobbies)
     with open_scene(folder, nodes, "many") as many:
         filled = fill(many, nodes, lobbies)
         rate = min(MEASURED_PER_S, CHANGES_PER_S * bench.size)
         changed = measure_changes(many, lobbies, rate, bench.size)
         saturated = saturate(many, lobbies, bench.size)
-    base += _finds_of_one_node(folder, "after", lobbies)
+    base += finds_of_one_node(folder, "after", lobbies)
     return Result(
         NAME,
         _figures(filled, changed, saturated, base),
@@ -68,10 +68,10 @@ def run(bench: Bench) -> Result:
     )
 
 
-def _finds_of_one_node(folder: Path, name: str, lobbies: int) -> list[Run]:
+def finds_of_one_node(folder: Path, name: str, lobbies: int) -> list[Run]:
     with open_scene(folder, 1, name) as one:
         fill(one, 1, lobbies)
-        return finds_alone(one)
+        return _finds_alone(one)
 
 
 def fill(scene: Scene, nodes: int, lobbies: int) -> Run:
@@ -105,7 +105,7 @@ def _idle(scene: Scene) -> Mapping[str, float]:
     return _shares(cpu_s, scene.cpu_s(), time.monotonic() - began_s)
 
 
-def finds_alone(scene: Scene) -> list[Run]:
+def _finds_alone(scene: Scene) -> list[Run]:
     """Measures finds of existing lobbies without changes."""
     scene.service.wait_for_facts()
     with _preferred():
