@@ -1,8 +1,8 @@
 """Game servers as Pods of a real Kubernetes of two nodes: starts, and round trips of players through edge-guard.
 
-The cluster is that of `tests/cluster`. Baselines, in turn: a bare Pod of the same program, an idle lobby of a single
-machine, and a process on the same node. All machines have one clock. No process is pinned to a core, except
-edge-guard of the round trips.
+The cluster is that of `tests/cluster`. Baselines of a start, in turn: a bare Pod of the same program, and one with an
+init container. Other baselines: an idle lobby of a single machine, and a process on the same node. All machines have
+one clock. No process is pinned to a core, except edge-guard of the round trips.
 """
 
 from __future__ import annotations
@@ -108,10 +108,11 @@ def _warm_up(scene: _Scene) -> None:
 
 
 def _starts(scene: _Scene) -> dict[str, list[Run]]:
-    runs: dict[str, list[Run]] = {"find": [], "bare Pod": []}
+    runs: dict[str, list[Run]] = {"find": [], "bare Pod": [], "with init container": []}
     for number in range(STARTS):
         runs["find"].append(_find(scene))
-        runs["bare Pod"].append(_bare_pod(scene, f"bare-{number}"))
+        runs["bare Pod"].append(_bare_pod(scene, _pod(f"bare-{number}")))
+        runs["with init container"].append(_bare_pod(scene, _with_init_container(f"init-{number}")))
     return runs
 
 
@@ -157,10 +158,10 @@ def _log(cluster: Cluster, name: str) -> str:
     return response.text
 
 
-def _bare_pod(scene: _Scene, name: str) -> Run:
+def _bare_pod(scene: _Scene, pod: Object) -> Run:
     """Creates a Pod with the program in its command, until the program answers at its port."""
-    began_s = time.time()
-    _create(scene.cluster, _pod(name))
+    name, began_s = pod["metadata"]["name"], time.time()
+    _create(scene.cluster, pod)
     address = until(lambda: scene.pods.of(name).get("address"))
     _until_answered(str(address))
     run = {"in_game_s": time.time() - began_s}
@@ -220,6 +221,17 @@ def _pod(name: str, node: str | None = None) -> Object:
             "containers": [container],
         },
     }
+
+
+def _with_init_container(name: str) -> Object:
+    """Returns a bare Pod with an init container that does nothing. That of a lobby fetches the archive."""
+    pod = _pod(name)
+    [server] = pod["spec"]["containers"]
+    unlike = {"name": "init", "image": SERVICE_IMAGE, "command": ["python3", "-S", "-c", ""]}
+    pod["spec"]["initContainers"] = [
+        {key: value for key, value in server.items() if key != "env"} | unlike
+    ]
+    return pod
 
 
 def _create(cluster: Cluster, pod: Object, collection: str = GAMES) -> None:
@@ -347,7 +359,10 @@ def _ping(player: socket.socket, number: int) -> float:
 
 
 def _start_figures(runs: Mapping[str, Sequence[Run]]) -> list[Figure]:
-    finds, bare_s = runs["find"], median(runs["bare Pod"], "in_game_s")
+    finds = runs["find"]
+    bare_s, init_s = (
+        median(runs[name], "in_game_s") for name in ("bare Pod", "with init container")
+    )
     in_game_s = median(finds, "in_game_s")
     idle_ms, local_ms = (
         1_000 * median(runs[name], "in_game_s") for name in ("idle Pod", "idle process")
@@ -366,6 +381,8 @@ def _start_figures(runs: Mapping[str, Sequence[Run]]) -> list[Figure]:
                note=parts),
         Figure("to its player in the game, above a bare Pod, p50", in_game_s - bare_s, "s",
                at_most=_OVERHEAD_MAX_S, note=f"{in_game_s:.2f} s against {bare_s:.2f} s"),
+        Figure("of which more than an init container that does nothing, p50", in_game_s - init_s, "s",
+               at_most=_OURS_MAX_S, note=f"against {init_s:.2f} s"),
         Figure("find of an idle Pod to its player, p50", idle_ms / local_ms, "of local", at_most=2,
                note=f"{idle_ms:.1f} ms against {local_ms:.1f} ms"),
     ]  # fmt: skip
