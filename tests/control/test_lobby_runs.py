@@ -27,11 +27,12 @@ from tests.support.runtime_host import RuntimeHost as Node
 from tests.support.runtime_host import build_of, open_host, until
 from tests.support.runtime_scene import BUILD_ID
 from tests.support.runtime_scene import RuntimeScene as DataPlane
-from tests.support.waiting import eventually, is_blocked
+from tests.support.waiting import PATIENCE_S, eventually, is_blocked
 
 pytestmark = pytest.mark.anyio
 
 ADDRESSES: Final = ("127.0.0.1:1", "127.0.0.1:2")
+READY: Final = format_uuid(bytes(16))
 SIZES: Final = {TIER: TierSize(Resources(10, 64), 375)}
 
 
@@ -73,6 +74,20 @@ class ChangingDataPlane(IdleDataPlane):
         self.answers += 1
         await asyncio.sleep(0.01)
         return pb.WantedResponse(run="run", sequence=self.answers)
+
+
+class ReadyLobbyDataPlane(IdleDataPlane):
+    """Wants one lobby, which is ready."""
+
+    def __init__(self) -> None:
+        self.has_answered = False
+
+    async def desired_lobbies(self, request: pb.WantedRequest) -> pb.WantedResponse:
+        if self.has_answered:
+            await asyncio.Event().wait()
+        self.has_answered = True
+        lobby = pb.WantedLobby(lobby_id=READY, is_ready=True)
+        return pb.WantedResponse(run="run", is_complete=True, lobbies=[lobby])
 
 
 class LobbyRunScenario:
@@ -200,6 +215,26 @@ async def test_stopping_lobby_without_a_process_ends_as_stopped(scenario: LobbyR
         run = await eventually(lambda: scenario.run(lobby))
         assert (run.reason, run.message) == ("stopped", "")
         assert not scenario.is_live(lobby)
+
+
+async def test_ready_lobby_is_kept(
+    scenario: LobbyRunScenario, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The node may not have reported the start of its Pod yet, so abandoning it would end it."""
+    supervisor, kept = scenario.node.supervisor, list[str]()
+
+    def keep(run_id: str) -> bool:
+        kept.append(run_id)
+        return True
+
+    monkeypatch.setattr(supervisor, "keep", keep)
+    plane = ReadyLobbyDataPlane()
+    runs = LobbyRuns(scenario.database, plane, SIZES.get, str, pb.Capacity)
+    running = asyncio.create_task(runs.run(supervisor))
+    await asyncio.wait_for(runs.has_synced.wait(), PATIENCE_S)
+    await cancel_and_wait(running)
+    assert kept == [READY]
+    assert await scenario.run(READY) is None
 
 
 async def test_start_waits_for_the_data_plane_addresses(scenario: LobbyRunScenario) -> None:
