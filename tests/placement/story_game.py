@@ -32,6 +32,7 @@ MODES: Final[Mapping[str, str]] = {
     "adopted": "",
     "ending": "",
     "stopping": "catch-sigterm",
+    "ignoring": "ignore-sigterm",
     "mute": "mute",
     "exits": "exit:3",
     "killed": "signal:10",

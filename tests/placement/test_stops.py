@@ -6,8 +6,9 @@ import time
 
 import pytest
 
+from pyservice.runtime.run_requests import KILL_TIMEOUT_MS
 from tests.placement.differences import facts_of
-from tests.placement.story_game import End, StoryGame, address_of, until
+from tests.placement.story_game import STARTS_S, End, StoryGame, address_of, until
 from tests.support.game_placement import GamePlacement
 
 SAVES = b"""
@@ -37,6 +38,8 @@ SCRIPTS = {
 }
 """Commands that start it. Only the last one passes SIGTERM on."""
 LONG_MS = 60_000
+LOBBY_STOP_S = KILL_TIMEOUT_MS / 1_000
+"""Time that each lobby has after SIGTERM."""
 KILLED = 128 + 9
 SPARED_S = 6.0
 """Much longer than the shorter time, after which a program is killed."""
@@ -114,3 +117,13 @@ def test_deleted_lobby_is_stopped_and_is_no_failure(game: StoryGame) -> None:
     assert not game.delete_lobby(lobby_id)
     record = game.lobby(lobby_id)
     assert record["create_ts"] <= record["ready_ts"] <= record["status"]["stopped"]["stop_ts"]
+
+
+@pytest.mark.full
+def test_lobby_that_ignores_sigterm_is_killed_after_its_time(game: StoryGame) -> None:
+    lobby_id = game.find("ignoring")["lobby"]["lobby_id"]
+    deleted_s = time.monotonic()
+    assert game.delete_lobby(lobby_id)
+    expected = End("stopped", exit_code=KILLED)
+    game.check_lobby_end(lobby_id, expected, LOBBY_STOP_S + STARTS_S)
+    assert time.monotonic() - deleted_s >= LOBBY_STOP_S
