@@ -182,17 +182,18 @@ class LogCopies:
 
     # Lines of the service.
 
-    async def add_line(self, run_id: str, sentence: str) -> None:
-        """Adds a sentence to `service` in a log, unless it is the newest line there.
+    async def add_lines(self, run_id: str, *sentences: str) -> None:
+        """Adds sentences to `service` in a log, unless the last one is the newest line there.
 
-        The line is only a hint. On a full disk it is omitted.
+        The lines are only hints. On a full disk they are omitted.
         """
         copy = self._copy(run_id)
 
         def add() -> bool:
-            if newest_line(self._folder / run_id, "service") == log_text(sentence):
+            if newest_line(self._folder / run_id, "service") == log_text(sentences[-1]):
                 return False
-            copy.log.add_line(sentence)
+            for sentence in sentences:
+                copy.log.add_line(sentence)
             return True
 
         async with copy.lock:

@@ -54,20 +54,21 @@ class PodLogs:
         await self.copies.finish(run_id, pod.node, pod.uid)
 
     async def explain(self, run_id: str, end: RunEnd) -> None:
-        """Notes why a run ended, and whether output is missing, unless the output says enough."""
+        """Notes why a run ended, if a sentence says so, and whether output is missing."""
         # The start of a program can be unknown if its node is lost soon afterwards.
         may_have_output = end.started_ms is not None or end.reason == "lost"
         missing = self.copies.missing_output(run_id) if may_have_output else None
-        has_cause_below = missing is not None and end.reason == "lost"
-        is_by_program = end.reason in ("exited", "killed", "stopped")
-        if end.message and (end.kind or not (is_by_program or has_cause_below)):
-            await self.copies.add_line(run_id, end.message)
+        has_one_cause = bool(missing and end.reason == "lost" and end.message)
+        sentences = []
         if missing is not None:
-            cause = f"the node {end.node} did not send it in time"
-            if end.reason == "lost":
-                cause = end.message or cause
-            sentence = f"{missing} may be missing: {cause}."
-            await self.copies.add_line(run_id, sentence[0].upper() + sentence[1:])
+            late = f"the node {end.node} did not send it in time"
+            sentence = f"{missing} may be missing: {end.message if has_one_cause else late}."
+            sentences.append(sentence[0].upper() + sentence[1:])
+        if end.message and not has_one_cause:
+            sentences.append(end.message)
+        if sentences:
+            # The end is reported until the report is delivered, and written once.
+            await self.copies.add_lines(run_id, *sentences)
 
     async def close(self, run_id: str) -> None:
         """Marks the end of a run as reported. Its log is removed some days later."""

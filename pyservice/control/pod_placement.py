@@ -125,7 +125,7 @@ class PodPlacement:
                 self._builds,
                 self._bind_ports,
                 self.logs.finish,
-                self.logs.copies.add_line,
+                self.logs.copies.add_lines,
                 settings.runtime.allow_shared_network,
             ),
             self._targets,

@@ -101,7 +101,9 @@ def find_on_last_node(cluster: Cluster, hosted: HostedService, game: PublishedGa
 def assert_evicted(cluster: Cluster, game: PublishedGame, lobby_id: str) -> None:
     assert cluster.get(f"{GAMES}/{lobby_id}") is None
     until(lambda: game.record(lobby_id)["state"] in ("stopped", "failed"))
-    assert f"evicted from the node {cluster.nodes[-1]}" in game.record(lobby_id)["problem"]
+    problem = game.record(lobby_id)["problem"]
+    assert f"evicted from the node {cluster.nodes[-1]}" in problem
+    assert game.log(lobby_id, "service") == [problem]
 
 
 def test_drain_waits_until_the_player_leaves(

@@ -109,5 +109,5 @@ def test_log_of_a_deleted_pod_is_complete(
             cluster.kubectl("--namespace=hosting-games", "delete", "pod", lobby_id, "--wait=false")
             until(lambda: game.record(lobby_id)["state"] == "failed")
         assert game.words(lobby_id)[-1] == "comes"
-        assert game.log(lobby_id, "service") == []
+        assert game.log(lobby_id, "service") == [game.record(lobby_id)["problem"]]
         cluster.wait_gone(f"{GAMES}/{lobby_id}")

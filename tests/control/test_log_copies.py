@@ -264,7 +264,7 @@ async def test_full_disk_leaves_the_output_on_the_node(tmp_path: Path) -> None:
 async def test_sentences_of_the_service_are_not_repeated(scene: Scene) -> None:
     await scene.node.ask(part("1 o one\n"))
     for _ in range(2):
-        await scene.copies.add_line(RUN, "a sentence")
+        await scene.copies.add_lines(RUN, "a sentence")
     assert scene.lines() == ["std_out one", "service a sentence"]
     scene.restart()
     assert (await scene.node.ask())[RUN].cursor == b"1"

@@ -129,6 +129,17 @@ async def test_log_that_was_never_copied_says_so(
     assert scene.lines == [f"service: {sentence}"]
 
 
+@pytest.mark.parametrize("reason", ["killed", "stopped"])
+async def test_log_of_a_deleted_pod_ends_with_the_cause(scene: Scene, reason: str) -> None:
+    await scene.start()
+    await scene.copy()
+    await scene.end(RunEnd(reason, 143, "the Pod was deleted", started_ms=1, node="n1"))
+    [line, missing, cause] = scene.lines
+    assert line == "std_out: one"
+    assert missing.endswith(" may be missing: the node n1 did not send it in time.")
+    assert cause == "service: the Pod was deleted"
+
+
 @pytest.mark.parametrize("reason", ["capacity", "build_unusable", "no_ports"])
 async def test_run_that_did_not_start_has_its_cause_and_misses_nothing(
     scene: Scene, reason: str
@@ -147,7 +158,7 @@ async def test_run_that_was_stopped_before_its_start_has_no_log(scene: Scene) ->
 async def test_end_before_a_crash_is_marked_later(scene: Scene) -> None:
     other = "0192f000-0000-7000-8000-000000000002"
     for run_id in (RUN, other):
-        await scene.logs.copies.add_line(run_id, "a sentence")
+        await scene.logs.copies.add_lines(run_id, "a sentence")
     await scene.logs.recover({other})
     assert scene.is_reported
     assert not (scene.folder / other / REPORTED).exists()
