@@ -207,8 +207,9 @@ class StoryGame:
         )
 
     def check_lobby_end(self, lobby_id: str, expected: End, timeout_s: float = STARTS_S) -> None:
-        """Waits until the record of a lobby has this end."""
-        _check_end(lambda: self.lobby_end(lobby_id), expected, timeout_s)
+        """Waits until the record of a lobby has this end. Its log must have the same sentence."""
+        end = _wait_for_end(lambda: self.lobby_end(lobby_id), expected, timeout_s)
+        _check_log(self.lobby_lines(lobby_id, "service"), end)
 
     def lobby_lines(self, lobby_id: str, stream: str = "std_out") -> list[str]:
         path = f"{self._path}/matchmaker/lobbies/{lobby_id}/logs"
@@ -288,8 +289,9 @@ class StoryGame:
         )
 
     def check_server_end(self, server_id: str, expected: End, timeout_s: float = STARTS_S) -> None:
-        """Waits until the record of a server has this end."""
-        _check_end(lambda: self.server_end(server_id), expected, timeout_s)
+        """Waits until the record of a server has this end. Its log must have the same sentence."""
+        end = _wait_for_end(lambda: self.server_end(server_id), expected, timeout_s)
+        _check_log(self.lines(server_id, "service"), end)
 
     def log(self, server_id: str, stream: str = "std_out", **query: Any) -> Any:
         path = f"{self._environment}/servers/{server_id}/logs"
@@ -383,15 +385,23 @@ def address_of(record: Any, name: str = "game") -> tuple[str, int]:
     return port["public_hostname"], port["public_port"]
 
 
-def _check_end(read: Callable[[], End | None], expected: End, timeout_s: float) -> None:
-    end = time.monotonic() + timeout_s
-    while not _matches(found := read(), expected):
+def _wait_for_end(read: Callable[[], End | None], expected: End, timeout_s: float) -> End:
+    end_s = time.monotonic() + timeout_s
+    while True:
+        found = read()
+        if found is not None and _matches(found, expected):
+            return found
         # The exit code and the sentence may follow the state.
-        assert time.monotonic() < end, f"{found} is not {expected}"
+        assert time.monotonic() < end_s, f"{found} is not {expected}"
         time.sleep(_POLL_S)
 
 
-def _matches(found: End | None, expected: End) -> bool:
-    if found is None or found[:3] != expected[:3]:
+def _check_log(service_lines: list[str], end: End) -> None:
+    if end.sentence:
+        assert service_lines[-1:] == [end.sentence], f"{service_lines} does not end with {end}"
+
+
+def _matches(found: End, expected: End) -> bool:
+    if found[:3] != expected[:3]:
         return False
     return re.fullmatch(expected.sentence, found.sentence) is not None
