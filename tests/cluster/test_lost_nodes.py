@@ -1,7 +1,8 @@
-"""Lobbies of a node that is cut off end and are replaced, and nothing of them comes back."""
+"""Lobbies of a node that is cut off end and are replaced. Nothing of them comes back."""
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Iterator
 
@@ -9,9 +10,10 @@ import pytest
 
 from pyservice_cli.api import Answer
 from tests.cluster.cluster import Cluster, is_ready
+from tests.cluster.hosted_service import GAMES
 from tests.cluster.machines import until_started
 from tests.cluster.many_lobbies import SMALL, ManyLobbies, at_once, id_of, many_lobbies
-from tests.support.waiting import PATIENCE_S
+from tests.support.waiting import PATIENCE_S, until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.proof, pytest.mark.timeout(900)]
 
@@ -65,6 +67,54 @@ def test_lobbies_of_a_lost_node_are_replaced_and_stay_ended(
         lobbies.end_all()
     print(f"{count} lobbies of a lost node were replaced after {took_s:.1f} s")
     assert took_s <= limit_s
+
+
+def test_players_on_a_node_that_is_cut_off_play_on(cluster: Cluster, lobbies: ManyLobbies) -> None:
+    game, lost = lobbies.game, cluster.nodes[-1]
+    with cluster.network():
+        cluster.kubectl("cordon", lobbies.hosted.node)
+        [found] = lobbies.start(1)
+        cluster.kubectl("uncordon", lobbies.hosted.node)
+    lobby_id, port = id_of(found), found["ports"]["game"]
+    assert lobbies.nodes() == {lobby_id: lost}
+    address = port["hostname"], port["port"]
+    # The player reaches edge-guard on the node without the network that is cut.
+    with cluster.network_on(lost), game.player(found) as player:
+        cluster.cut_off(lost)
+        try:
+            with cluster.network():
+                assert game.record_with_problem(lobby_id)["failure"] == "LOST"
+            assert not is_refused(address), "the data plane has not been away for 30 s"
+            require_echo(player)
+            until(lambda: is_refused(address))
+            require_echo(player)
+        finally:
+            cluster.reconnect(lost)
+        until_started(lambda: not is_connected(player))
+    with cluster.network():
+        cluster.wait_gone(f"{GAMES}/{lobby_id}")
+        cluster.wait_for(f"/api/v1/nodes/{lost}", is_ready)
+
+
+def require_echo(player: socket.socket) -> None:
+    player.sendall(b"shoot")
+    assert player.recv(65_536) == b"shoot"
+
+
+def is_refused(address: tuple[str, int]) -> bool:
+    """Returns whether a new connection is closed at once."""
+    with socket.create_connection(address, PATIENCE_S) as connection:
+        return not is_connected(connection)
+
+
+def is_connected(connection: socket.socket) -> bool:
+    connection.settimeout(1.0)
+    try:
+        return bool(connection.recv(1))
+    except TimeoutError:
+        return True
+    except ConnectionError:
+        return False
 
 
 def require_ended(lobbies: ManyLobbies, places: list[Answer]) -> None:
