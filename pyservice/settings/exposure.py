@@ -57,10 +57,9 @@ def _open_clients(settings: Settings) -> dict[str, ListenAddress]:
 
 def _open_listeners(settings: Settings) -> Iterator[str]:
     for name, address in _open_clients(settings).items():
-        if not (settings.has_tls or settings.trusted_proxies):
+        if not (settings.has_tls or _has_remote_proxy(settings)):
             yield (
-                f"{name} is {address} without TLS, so the network can read tokens: set tls.cert and tls.key, or let a "
-                "proxy end TLS and name it in trusted_proxies"
+                f"{name} is {address} without TLS, so the network can read tokens: {_remedy(settings, name)}"
             )
         if settings.front == "off":
             yield f"{name} is {address} without the front: set front to on, or {name} to 127.0.0.1"
@@ -83,6 +82,17 @@ def _open_listeners(settings: Settings) -> Iterator[str]:
             f"metrics is {settings.metrics}, and /metrics and /readyz need no token: set it to 127.0.0.1 or a "
             "private address"
         )
+
+
+def _has_remote_proxy(settings: Settings) -> bool:
+    """Returns whether a trusted proxy needs a listener that other machines reach."""
+    return not all(network.is_loopback for network in settings.trusted_proxies)
+
+
+def _remedy(settings: Settings, name: str) -> str:
+    if settings.trusted_proxies:
+        return f"set {name} to 127.0.0.1, where the proxies of trusted_proxies reach it, or set tls.cert and tls.key"
+    return "set tls.cert and tls.key, or let a proxy end TLS and name it in trusted_proxies"
 
 
 def _open_database(settings: Settings) -> Iterator[str]:

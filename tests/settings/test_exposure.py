@@ -10,6 +10,7 @@ import pytest
 from pyservice.settings import exposure_warnings, load
 
 OPEN = "0.0.0.0:8080"
+OPEN_GRPC = "0.0.0.0:8081"
 
 
 def warned(settings: dict[str, Any]) -> list[str]:
@@ -26,6 +27,11 @@ def warned(settings: dict[str, Any]) -> list[str]:
         ({"http": "games.example:8080"}, ["http"]),
         ({"http": "localhost:8080", "grpc": "[::1]:8081"}, []),
         ({"http": OPEN, "trusted_proxies": "10.0.0.1"}, []),
+        # A proxy of this machine needs no open listener.
+        ({"http": OPEN, "trusted_proxies": "127.0.0.1"}, ["http"]),
+        ({"http": OPEN, "grpc": OPEN_GRPC, "trusted_proxies": "::1,127.0.0.0/8"}, ["http", "grpc"]),
+        ({"http": OPEN, "trusted_proxies": "127.0.0.1,10.0.0.1"}, []),
+        ({"http": "127.0.0.1:8080", "trusted_proxies": "127.0.0.1"}, []),
         ({"http": OPEN, "front": "off", "trusted_proxies": "10.0.0.1"}, ["http"]),
         ({"cdn": OPEN, "http": "127.0.0.1:1"}, ["cdn"]),
         ({"cdn": OPEN, "http": "127.0.0.1:1", "cdn_url": "https://files.example"}, []),
@@ -67,6 +73,12 @@ def warned(settings: dict[str, Any]) -> list[str]:
 )
 def test_warnings_name_the_settings(settings: dict[str, Any], names: list[str]) -> None:
     assert warned(settings) == names
+
+
+def test_warning_says_how_the_proxy_of_this_machine_reaches_the_service() -> None:
+    flags = {"http": OPEN, "trusted_proxies": "127.0.0.1"}
+    [warning] = exposure_warnings(load(flags, environ={}))
+    assert "set http to 127.0.0.1, where the proxies of trusted_proxies reach it" in warning
 
 
 @pytest.mark.parametrize(
