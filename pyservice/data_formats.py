@@ -23,9 +23,11 @@ RECORDS_REVISION: Final = "0018"
 FEED_FORMAT: Final = 1
 
 _FORMATS: Final = {"journal": 2, "records": int(RECORDS_REVISION), "feed": FEED_FORMAT, "runs": 1}
-"""The journal's format is that of its segments. `runs` are the folders of game servers.
+"""The journal's format is that of its segments. `runs` is the version of all run folders together.
 
-Files of a run carry no version. A test reads the folders that release 0.1.0 wrote.
+A run outlives a restart of the service, so the next release reads a folder that an earlier keeper still
+writes. A release with another number starts only after `pyservice upgrade commit`, and must read both
+formats until the last earlier run is removed. A release with a lower number refuses the directory.
 """
 CONTROL_KEYS: Final = "control/keys.json"
 KEY_FILES: Final = ("keys.json", CONTROL_KEYS)

@@ -16,7 +16,13 @@ from typing import Any
 import pytest
 
 from pyservice._native import version
-from pyservice.data_formats import FILE, require_formats, rollback_losses
+from pyservice.data_formats import (
+    FILE,
+    FormatsRefused,
+    commit_upgrade,
+    require_formats,
+    rollback_losses,
+)
 from tests.support.command_line import run
 from tests.support.full_service import Developer, FullService
 from tests.support.unprivileged_python import USER, interpreter
@@ -74,6 +80,23 @@ def test_release_with_the_same_formats_can_be_rolled_back(service: FullService) 
         0,
         f"release 0.1.9 can read {service.data_dir}: a rollback loses nothing\n",
     )
+
+
+@pytest.mark.parametrize("part", ["journal", "records", "feed", "runs"])
+def test_each_format_is_checked_at_a_start(tmp_path: Path, part: str) -> None:
+    require_formats(tmp_path)
+    formats = json.loads((tmp_path / FILE).read_text())["release"]["formats"]
+    number = formats[part]
+    change(tmp_path, name="0.1.9", formats={**formats, part: number - 1})
+    with pytest.raises(FormatsRefused, match=rf"{part} {number} \(it reads {number - 1}\)"):
+        require_formats(tmp_path)
+    commit_upgrade(tmp_path)
+    require_formats(tmp_path)
+    change(tmp_path, name="9.0.0", formats={**formats, part: number + 1})
+    with pytest.raises(FormatsRefused, match=r"was written by release 9\.0\.0"):
+        require_formats(tmp_path)
+    with pytest.raises(FormatsRefused, match=r"was written by release 9\.0\.0"):
+        commit_upgrade(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -93,7 +93,7 @@ def test_directory_stays_as_it_is_until_the_upgrade_is_committed(folder: Path, f
 
 
 def test_run_folders_of_the_release_can_be_read(folder: Path, facts: Any) -> None:
-    """Their files carry no version. A change that cannot read them needs a new number in `data_formats`."""
+    """`runs` in `data_formats` is their version. A change that cannot read them needs a new number there."""
     assert data_formats._FORMATS["runs"] == data_formats._FIRST.formats["runs"]
     for run_id in (facts["server_id"], facts["hosted"]["lobby_id"]):
         run_folder = RunFolder(folder / "data/servers" / run_id)
