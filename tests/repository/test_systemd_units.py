@@ -79,6 +79,13 @@ def test_service_without_the_database_is_not_started_again(name: str) -> None:
     assert statuses == ([str(NO_RESTART)] if name in WITH_RUNTIME else [])
 
 
+@pytest.mark.parametrize("name", sorted(set(SERVICES) - {"hosting-backup.service"}))
+def test_failing_service_is_started_again_without_a_limit(name: str) -> None:
+    unit, _, service = (UNITS / name).read_text().partition("[Service]")
+    assert "\nStartLimitIntervalSec=0\n" in unit
+    assert "\nRestart=on-failure\n" in service
+
+
 def commands_of(text: str, verb: str) -> list[set[str]]:
     """Returns the units of each `systemctl` command that names one of the shipped units."""
     found = []
