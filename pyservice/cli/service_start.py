@@ -52,7 +52,8 @@ def serve(
 
     def reread() -> Settings:
         settings = load(flags, config)
-        # The supervisor has judged the files before its children read the settings.
+        # The supervisor has judged the files before its children read the settings. Unlike `check-config`,
+        # a reload does not ask a cluster for rights: limits must change also while the cluster is away.
         if parent is None:
             problems = check_settings(settings, config).problems + feed_problems(settings)
             if problems:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import re
+import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -102,6 +105,31 @@ async def test_dynamic_server_runs_as_a_pod(server: ApiServer, tmp_path: Path) -
         record = await back_end.until(server_id, "destroyed")
         assert record["exit_code"] == 143
         await until_met(lambda: server.pod(server_id) is None)
+
+
+@pytest.mark.full
+async def test_sighup_applies_settings_whatever_the_cluster_allows(
+    server: ApiServer, tmp_path: Path
+) -> None:
+    """`check-config` names missing rights. Rate limits change also without rights, and without a cluster."""
+    async with open_cluster_service(server, tmp_path) as back_end:
+        service = back_end.developer.full_service
+        assert service.process is not None
+        server.forbidden = {("create", "pods")}
+        for server.is_away in (False, True):
+            before = reloads(service)
+            service.process.send_signal(signal.SIGHUP)
+            await until_met(partial(has_reloaded, service, before + 2))
+        assert "settings not reloaded" not in (service.folder / "log").read_text()
+
+
+def reloads(service: FullService) -> int:
+    """Returns how often the planes have applied the settings again."""
+    return len(re.findall(r'"event": ?"reloaded"', (service.folder / "log").read_text()))
+
+
+def has_reloaded(service: FullService, count: int) -> bool:
+    return reloads(service) == count
 
 
 @pytest.mark.full
