@@ -957,8 +957,11 @@ class PublicCertificate:
     @staticmethod
     def judge(
         cert: PathLike[str] | str, key: PathLike[str] | str, server_names: Sequence[str]
-    ) -> tuple[list[str], list[str]]:
-        """Judge PEM files as clients of these names do now. Return problems and warnings, which name their file."""
+    ) -> tuple[list[str], list[str], list[str]]:
+        """Judge PEM files as clients of these names do now.
+
+        Return problems, why the certificate is not valid at this time, and warnings. Each names its file.
+        """
     @staticmethod
     def order(
         domains: Sequence[str],

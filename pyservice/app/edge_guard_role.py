@@ -43,6 +43,8 @@ class EdgeGuardRole:
 
     async def live(self) -> int:
         """Runs edge-guard until a stop signal or a failed start. Returns the exit status."""
+        for warning in self._launch.warnings:
+            _log.warning("configuration warning", problem=warning)
         signals = self.signals
         signals.install(asyncio.get_running_loop(), self.edge_guard.reload)
         keep_task = asyncio.create_task(

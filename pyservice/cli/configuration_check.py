@@ -36,7 +36,9 @@ def check_settings(settings: Settings, config: Path | None) -> ConfigurationRepo
         *public.warnings,
     )
     return ConfigurationReport(
-        edge.problems + public.problems, [warning for warning in warnings if warning is not None]
+        edge.problems + public.problems,
+        [warning for warning in warnings if warning is not None],
+        [*edge.invalid_now, *public.invalid_now],
     )
 
 

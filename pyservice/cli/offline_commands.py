@@ -36,16 +36,15 @@ def check_configuration(flags: Mapping[str, object], config: Path | None) -> Con
         wrong = {problem.name.partition(".")[0] for problem in error.problems}
         if error.usable is not None:
             if wrong.isdisjoint(("edge", "domains", "data_dir")):
-                problems += edge_guard_report(error.usable).problems
+                problems += edge_guard_report(error.usable).refusals
             if "tls" not in wrong:
-                problems += certificate_report(error.usable).problems
+                problems += certificate_report(error.usable).refusals
             problems += feed_problems(error.usable, wrong)
         secrets = readable_secrets(config)
         return ConfigurationReport(problems, [] if secrets is None else [secrets])
-    problems, warnings = check_settings(settings, config)
-    cluster = cluster_report(settings)
-    problems = problems + feed_problems(settings) + _activation_problems(settings)
-    return ConfigurationReport(problems + cluster.problems, warnings + cluster.warnings)
+    report, cluster = check_settings(settings, config), cluster_report(settings)
+    problems = report.refusals + feed_problems(settings) + _activation_problems(settings)
+    return ConfigurationReport(problems + cluster.problems, report.warnings + cluster.warnings)
 
 
 def _activation_problems(settings: Settings) -> list[str]:

@@ -55,13 +55,13 @@ def serve(
         # The supervisor has judged the files before its children read the settings. Unlike `check-config`,
         # a reload does not ask a cluster for rights: limits must change also while the cluster is away.
         if parent is None:
-            problems = check_settings(settings, config).problems + feed_problems(settings)
+            problems = check_settings(settings, config).refusals + feed_problems(settings)
             if problems:
                 raise SettingsError([Problem("", "", problem) for problem in problems])
         return settings
 
     configuration = load_or_exit(flags, config)
-    # After a crash, a child starts again also with a certificate that has expired meanwhile.
+    # The supervisor has judged the files for its children, which start again after a crash in any case.
     report = check_settings(configuration, config) if parent is None else _UNCHECKED
     if report.problems:
         fail(report.problems)
@@ -73,7 +73,9 @@ def serve(
             require(configuration.data_dir)
         except (FormatsRefused, DirectoryUnusable, OSError) as error:
             return report_failed_start(configuration, error)
-    launch = Launch(configuration, reread, ready_file, parent, report.warnings, words, inherited)
+    # A start goes on, because players without TLS and those of other certificates must not lose the service.
+    warnings = [f"{text}; clients reject it" for text in report.invalid_now] + report.warnings
+    launch = Launch(configuration, reread, ready_file, parent, warnings, words, inherited)
     if role == "cdn" and parent is None:
         fail(["--role=cdn: the control plane starts this process; use --role=control"])
     return _RUN[role](launch)

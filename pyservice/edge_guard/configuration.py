@@ -12,6 +12,7 @@ from pyservice.edge_guard.process import EDGE_GUARD_BINARY
 from pyservice.settings import ConfigurationReport, Settings
 
 _CHECK_S: Final = 10.0
+_INVALID_NOW: Final = "invalid now: "
 _WARNING: Final = "warning: "
 _TIMEOUTS: Final = ("first_byte_ms", "stream_idle_ms", "datagram_idle_ms")
 _NODE_SILENCE_MS: Final = 30_000
@@ -71,10 +72,8 @@ def edge_guard_report(settings: Settings) -> ConfigurationReport:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "config.json"
         path.write_bytes(config_text(edge_guard_config(settings, Path(folder))))
-        problems, warnings = check_config(path)
-    return ConfigurationReport(
-        [f"edge.{problem}" for problem in problems], [f"edge.{warning}" for warning in warnings]
-    )
+        report = check_config(path)
+    return ConfigurationReport(*([f"edge.{text}" for text in texts] for texts in report))
 
 
 def config_text(config: dict[str, Any]) -> bytes:
@@ -98,6 +97,9 @@ def check_config(path: Path) -> ConfigurationReport:
     except subprocess.TimeoutExpired:
         return ConfigurationReport([f"not checked within {_CHECK_S:g} s"], [])
     lines = [line.removeprefix("edge-guard: ") for line in checked.stderr.splitlines()]
-    warnings = [line.removeprefix(_WARNING) for line in lines if line.startswith(_WARNING)]
-    problems = [line for line in lines if not line.startswith(_WARNING)]
-    return ConfigurationReport(problems if checked.returncode else [], warnings)
+    invalid_now, warnings = (
+        [line.removeprefix(prefix) for line in lines if line.startswith(prefix)]
+        for prefix in (_INVALID_NOW, _WARNING)
+    )
+    problems = [line for line in lines if not line.startswith((_INVALID_NOW, _WARNING))]
+    return ConfigurationReport(problems if checked.returncode else [], warnings, invalid_now)

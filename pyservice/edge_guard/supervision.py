@@ -248,7 +248,7 @@ class EdgeGuard:
         trial = self._folder / "config.new"
         try:
             write_file(trial, config_text(config))
-            problems = check_config(trial).problems
+            problems = check_config(trial).refusals
         finally:
             trial.unlink(missing_ok=True)
         if problems:

@@ -35,10 +35,11 @@ def certificate_report(settings: Settings) -> ConfigurationReport:
     if tls.cert is None or tls.key is None:
         return ConfigurationReport([], [])
     hosts = sorted(set(_served_hosts(settings)))
-    problems, warnings = PublicCertificate.judge(tls.cert, tls.key, hosts)
-    return ConfigurationReport(
-        [f"tls: {problem}" for problem in problems], [f"tls: {warning}" for warning in warnings]
+    problems, invalid_now, warnings = (
+        [f"tls: {text}" for text in texts]
+        for texts in PublicCertificate.judge(tls.cert, tls.key, hosts)
     )
+    return ConfigurationReport(problems, warnings, invalid_now)
 
 
 def _served_hosts(settings: Settings) -> Iterator[str]:

@@ -127,8 +127,8 @@ class NodeCertificates:
         except OSError as error:
             raise CertificatesUnusable(f"{error.filename}: {error.strerror}") from None
         certificate, key = self.chain_files
-        problems, _ = PublicCertificate.judge(certificate, key, [self._host])
-        problems += _authority_problems(self._paths[0], pem.authority)
+        problems, invalid_now, _ = PublicCertificate.judge(certificate, key, [self._host])
+        problems += [*invalid_now, *_authority_problems(self._paths[0], pem.authority)]
         if problems:
             raise CertificatesUnusable("; ".join(problems))
         try:

@@ -7,6 +7,7 @@ import json
 import signal
 import socket
 import ssl
+import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -212,14 +213,26 @@ def test_sighup_refuses_a_certificate_that_clients_reject(
 
 
 @pytest.mark.parametrize("role", [(), ("--role", "data")], ids=["all", "data"])
-def test_start_refuses_an_expired_certificate(
+def test_start_with_an_expired_certificate_warns_and_serves(
     tmp_path: Path, make_supervised: MakeSupervised, role: tuple[str, ...]
 ) -> None:
     certificates = Certificates(tmp_path / "certificates")
     certificates.expire()
     supervised = make_supervised({"tls": certificates.settings})
-    assert supervised.spawn(*role).wait(PATIENCE_S) == 1
-    assert f"tls: {certificates.cert} expired on 20" in supervised.log()
+    supervised.start(*role)
+    [warning, *_] = supervised.events("configuration warning")
+    assert warning["problem"].startswith(f"tls: {certificates.cert} expired on 20")
+    assert warning["problem"].endswith("; clients reject it")
+    context, address = certificates.trust(), supervised.addresses["http"]
+    with pytest.raises(ssl.SSLCertVerificationError, match="expired"):
+        served_certificate(address, context)
+    assert certificate_end(supervised) < time.time()
+    # The alert of the certificate fires by this metric. SIGHUP refuses the files until they are renewed.
+    assert "expired on 20" in refused_reload(supervised)
+    new = certificates.renew()
+    supervised.signal(signal.SIGHUP)
+    until(lambda: certificate_end(supervised) > time.time())
+    assert served_certificate(address, context) == new
 
 
 @pytest.mark.full

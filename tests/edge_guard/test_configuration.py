@@ -25,7 +25,7 @@ def test_edge_guard_is_given_its_proxies(
     settings = load({"data_dir": str(tmp_path), "edge": edge}, environ={})
     config = edge_guard_config(settings, tmp_path)
     assert (config["proxies"], config["proxy_header"]) == expected
-    assert edge_guard_report(settings) == ([], [])
+    assert edge_guard_report(settings) == ([], [], [])
 
 
 def test_only_a_node_of_a_cluster_refuses_sessions_in_a_silence(tmp_path: Path) -> None:
@@ -34,4 +34,4 @@ def test_only_a_node_of_a_cluster_refuses_sessions_in_a_silence(tmp_path: Path) 
     runtime = alone.runtime.model_copy(update={"placement": "kubernetes"})
     node = alone.model_copy(update={"runtime": runtime})
     assert edge_guard_config(node, tmp_path)["silence_ms"] == 30_000
-    assert edge_guard_report(node) == ([], [])
+    assert edge_guard_report(node) == ([], [], [])

@@ -131,6 +131,24 @@ def test_added_certificate_is_loaded_and_survives_a_restart(operated: ReloadedSe
     assert operated.is_known("one.example")
 
 
+@pytest.mark.parametrize("role", ["all", "edge-guard"])
+def test_start_with_an_expired_certificate_serves_the_others(
+    operated: ReloadedService, role: str
+) -> None:
+    good, old = operated.certificate("one.example"), operated.certificate("two.example")
+    Certificates(Path(old["cert"]).parent).expire("two.example")
+    operated.write(good, old, https="127.0.0.1:0")
+    if role == "edge-guard":
+        operated.role, operated.listeners = ("--role", role), ()
+    operated.start()
+    until(lambda: operated.is_known("one.example"))
+    assert not operated.is_known("two.example")
+    first, *_ = [event["problem"] for event in operated.events("configuration warning")]
+    assert "edge.certificates.1: " in first
+    assert "two.example/server.pem expired on " in first
+    assert first.endswith("; clients reject it")
+
+
 def test_new_limits_apply_without_a_restart_or_disconnects(operated: ReloadedService) -> None:
     operated.write(connections_per_address=2)
     address = with_server(operated)

@@ -22,9 +22,9 @@ impl PublicCertificate {
     }
 
     #[staticmethod]
-    fn judge(cert: PathBuf, key: PathBuf, server_names: Vec<String>) -> (Vec<String>, Vec<String>) {
+    fn judge(cert: PathBuf, key: PathBuf, server_names: Vec<String>) -> (Vec<String>, Vec<String>, Vec<String>) {
         let findings = hosting_tls::judge_files(&cert, &key, &server_names);
-        (findings.problems, findings.warnings)
+        (findings.problems, findings.invalid_now, findings.warnings)
     }
 
     #[staticmethod]

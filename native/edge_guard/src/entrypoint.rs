@@ -52,15 +52,18 @@ pub fn run(path: &Path, is_replacing: bool) -> ExitCode {
     }
 }
 
-/// Logs all problems of the settings file and its certificates, and warnings with a prefix.
+/// Logs all problems of the settings file and its certificates. The other findings have a prefix.
 #[must_use]
 pub fn check_config(path: &Path) -> ExitCode {
     let certificates = Config::read(path).and_then(|config| Certificates::read(&config));
-    let Findings { problems, warnings } = certificates
-        .map_or_else(|problems| Findings { problems, warnings: vec![] }, |certificates| certificates.findings());
+    let Findings { problems, invalid_now, warnings } = certificates
+        .map_or_else(|problems| Findings { problems, ..Findings::default() }, |certificates| certificates.findings());
     problems.iter().for_each(|problem| operator_log::write_line(problem));
-    warnings.iter().for_each(|warning| operator_log::write_line(&format!("warning: {warning}")));
-    if problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(EXIT_INVALID_SETTINGS) }
+    for (prefix, texts) in [("invalid now", &invalid_now), ("warning", &warnings)] {
+        texts.iter().for_each(|text| operator_log::write_line(&format!("{prefix}: {text}")));
+    }
+    let is_accepted = problems.is_empty() && invalid_now.is_empty();
+    if is_accepted { ExitCode::SUCCESS } else { ExitCode::from(EXIT_INVALID_SETTINGS) }
 }
 
 async fn serve(mut config: Config, path: PathBuf, is_replacing: bool) -> Result<u8, String> {
@@ -77,8 +80,9 @@ async fn serve(mut config: Config, path: PathBuf, is_replacing: bool) -> Result<
             return Ok(EXIT_INVALID_SETTINGS);
         }
     };
-    // After a crash, other certificates and plain ports still serve players, so the start goes on.
-    certificates.findings().problems.iter().for_each(|problem| operator_log::write_line(problem));
+    // Other certificates and plain ports still serve players, so the start goes on.
+    let Findings { problems, invalid_now, .. } = certificates.findings();
+    problems.iter().chain(&invalid_now).for_each(|problem| operator_log::write_line(problem));
     let (limits, descriptors) = fit_descriptors(&config.limits);
     config.limits = limits;
     let context =

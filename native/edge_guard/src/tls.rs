@@ -125,10 +125,7 @@ impl CertificateNames {
                         names.named.insert(name.clone(), key.clone());
                     }
                     let file = certificate.cert.display();
-                    let Findings { problems, warnings } = content.judge(unix_time_s());
-                    let of_file = |text: String| format!("{path}: {file} {text}");
-                    names.findings.problems.extend(problems.into_iter().map(of_file));
-                    names.findings.warnings.extend(warnings.into_iter().map(of_file));
+                    names.findings.extend(content.judge(unix_time_s()).map(|text| format!("{path}: {file} {text}")));
                     let missing = content.missing_names(&certificate.server_names);
                     names.findings.problems.extend(missing.map(|text| format!("{path}.server_names: {file} {text}")));
                     names.ends.insert(certificate.server_names[0].clone(), content.end_s);

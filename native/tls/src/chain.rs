@@ -13,10 +13,31 @@ const SOON_PART: i64 = 3;
 /// Sentences about a certificate, each without its subject.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Findings {
-    /// Clients reject the certificate.
+    /// Clients reject the certificate at any time.
     pub problems: Vec<String>,
+    /// Clients reject the certificate at this time: it has expired, or is not valid yet.
+    pub invalid_now: Vec<String>,
     /// Some clients reject the certificate, or all will soon.
     pub warnings: Vec<String>,
+}
+
+impl Findings {
+    /// Changes each sentence.
+    #[must_use]
+    pub fn map(self, change: impl Fn(String) -> String) -> Findings {
+        let changed = |texts: Vec<String>| texts.into_iter().map(&change).collect();
+        Findings {
+            problems: changed(self.problems),
+            invalid_now: changed(self.invalid_now),
+            warnings: changed(self.warnings),
+        }
+    }
+
+    pub fn extend(&mut self, more: Findings) {
+        self.problems.extend(more.problems);
+        self.invalid_now.extend(more.invalid_now);
+        self.warnings.extend(more.warnings);
+    }
 }
 
 /// The certificates of a file, in their order.
@@ -102,9 +123,9 @@ impl Link {
     fn judge_validity(&self, now_s: i64, findings: &mut Findings) {
         let (begin_s, end_s) = (self.begin.timestamp(), self.end.timestamp());
         if now_s < begin_s {
-            findings.problems.push(format!("is not valid before {}: use a current one", date(self.begin)));
+            findings.invalid_now.push(format!("is not valid before {}: use a current one", date(self.begin)));
         } else if now_s > end_s {
-            findings.problems.push(format!("expired on {}: renew it", date(self.end)));
+            findings.invalid_now.push(format!("expired on {}: renew it", date(self.end)));
         } else if end_s - now_s < SOON_S.min((end_s - begin_s) / SOON_PART) {
             findings.warnings.push(format!("expires on {}: renew it", date(self.end)));
         }

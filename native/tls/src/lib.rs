@@ -120,15 +120,11 @@ impl CertificateContent {
 pub fn judge_files(certificate: &Path, key: &Path, server_names: &[String]) -> Findings {
     let content = match Pair::read(certificate, key, &ring::default_provider()) {
         Ok(pair) => pair.content,
-        Err(problem) => return Findings { problems: vec![problem], warnings: vec![] },
+        Err(problem) => return Findings { problems: vec![problem], ..Findings::default() },
     };
-    let Findings { mut problems, warnings } = content.judge(unix_time_s());
-    problems.extend(content.missing_names(server_names));
-    let of_file = |text: String| format!("{} {text}", certificate.display());
-    Findings {
-        problems: problems.into_iter().map(of_file).collect(),
-        warnings: warnings.into_iter().map(of_file).collect(),
-    }
+    let mut findings = content.judge(unix_time_s());
+    findings.problems.extend(content.missing_names(server_names));
+    findings.map(|text| format!("{} {text}", certificate.display()))
 }
 
 /// Returns the time of the clock in seconds of Unix time.

@@ -40,9 +40,15 @@ fn leaf(end: (i32, u8, u8), above: &Authority) -> CertificateDer<'static> {
     der(&params("leaf", end).signed_by(&KeyPair::generate().unwrap(), &above.issuer).unwrap())
 }
 
-fn judged(chain: &[&CertificateDer<'static>], now_s: i64) -> (Vec<String>, Vec<String>) {
+fn findings(chain: &[&CertificateDer<'static>], now_s: i64) -> Findings {
     let chain: Vec<_> = chain.iter().map(|one| (*one).clone()).collect();
-    let Findings { problems, warnings } = Chain::read(&chain).unwrap().judge(now_s);
+    Chain::read(&chain).unwrap().judge(now_s)
+}
+
+/// Returns the problems and the warnings of a certificate that is valid now.
+fn judged(chain: &[&CertificateDer<'static>], now_s: i64) -> (Vec<String>, Vec<String>) {
+    let Findings { problems, invalid_now, warnings } = findings(chain, now_s);
+    assert_eq!(invalid_now, Vec::<String>::new());
     (problems, warnings)
 }
 
@@ -60,10 +66,14 @@ fn complete_chain_has_no_findings_with_and_without_its_root() {
 }
 
 #[test]
-fn validity_is_a_problem_outside_and_a_warning_near_its_end() {
+fn certificate_is_invalid_now_outside_of_its_validity_and_warns_near_its_end() {
     let root = authority("root", (2040, 1, 1), None);
     let (year, short) = (leaf(END, &root), leaf((2030, 1, 10), &root));
-    let at = |leaf: &CertificateDer<'static>, now_s: i64| judged(&[leaf, &root.certificate], now_s);
+    let at = |leaf: &CertificateDer<'static>, now_s: i64| {
+        let Findings { problems, invalid_now, warnings } = findings(&[leaf, &root.certificate], now_s);
+        assert_eq!(problems, Vec::<String>::new());
+        (invalid_now, warnings)
+    };
     let end_s = date_time_ymd(END.0, END.1, END.2).unix_timestamp();
     let begin_s = date_time_ymd(BEGIN.0, BEGIN.1, BEGIN.2).unix_timestamp();
     assert_eq!(at(&year, begin_s).0, Vec::<String>::new());
