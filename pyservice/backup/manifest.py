@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from pyservice.backup.target import BackupFailed, FileDamaged, StoredFile, Target
+from pyservice.storage.migrations import known_revisions
 
 FORMAT: Final = 1
 MANIFEST: Final = "manifest.json"
@@ -36,6 +37,14 @@ class Manifest:
         content = {"format": FORMAT, **asdict(self)}
         content["files"] = [file._asdict() for file in self.files]
         return json.dumps({**content, _DIGEST: _digest(content)}, indent=1).encode() + b"\n"
+
+    def require_known_records(self) -> None:
+        """Raises BackupFailed for a backup of a release that this one does not know."""
+        if self.revision not in known_revisions():
+            raise BackupFailed(
+                f"the backup {self.name} is of release {self.release}, and this release does not know "
+                "its records: use that release, or a newer one"
+            )
 
     @classmethod
     def decode(cls, content: bytes, place: str) -> Manifest:

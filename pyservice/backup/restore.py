@@ -35,7 +35,6 @@ from pyservice.process.directory_lock import (
 from pyservice.runtime.run_cleanup import end_all_runs
 from pyservice.settings import Settings
 from pyservice.storage.database import Database, DatabaseUnusable
-from pyservice.storage.migrations import known_revisions
 from pyservice.storage.ownership import Instance, claim
 from pyservice.storage.record_copy import RECORDS, drop_stored_responses, load_records
 from pyservice.storage.stored_responses import remove_all
@@ -105,11 +104,7 @@ def restoring(data_dir: Path) -> Iterator[None]:
 
 def read_keys(target: Target, manifest: Manifest) -> Keyring:
     """Returns the keys of a backup that this release can restore. Raises BackupFailed."""
-    if manifest.revision not in known_revisions():
-        raise BackupFailed(
-            f"the backup is of release {manifest.release}, and this release does not know its "
-            "records: restore it with that release, or with a newer one"
-        )
+    manifest.require_known_records()
     [file] = (file for file in manifest.files if file.path == keyring.FILE)
     return keyring.parse(b"".join(target.read(_placed(manifest, file))))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import tempfile
+from collections.abc import Container
 from contextlib import closing
 from pathlib import Path
 from typing import Final
@@ -12,7 +13,9 @@ from pyservice.auth import keyring
 from pyservice.backup.manifest import OBJECT_LIST, Manifest, folder_of, read_objects
 from pyservice.backup.references import missing_objects
 from pyservice.backup.target import FileDamaged, StoredFile, Target
-from pyservice.storage.record_copy import RECORDS
+from pyservice.data_formats import RECORDS_REVISION
+from pyservice.storage.database_errors import DatabaseUnusable
+from pyservice.storage.record_copy import RECORDS, upgrade_records
 
 _SUMS: Final = """
     SELECT group_id FROM groups WHERE
@@ -26,6 +29,7 @@ _PROBLEMS_MAX: Final = 20
 
 def problems_of(target: Target, manifest: Manifest) -> list[str]:
     """Returns a sentence for each problem of a backup, at most 20. Raises BackupFailed."""
+    manifest.require_known_records()
     problems: list[str] = []
     folder = folder_of(manifest.name)
     with tempfile.TemporaryDirectory(prefix="hosting-verify-") as empty:
@@ -45,11 +49,7 @@ def problems_of(target: Target, manifest: Manifest) -> list[str]:
                 for block in target.read(files[RECORDS]):
                     written.write(block)
             problems += _key_problems(target, files[keyring.FILE])
-            problems += _record_problems(records, manifest.revision)
-            problems += [
-                f"upload {upload_id}: the file {path} has no object"
-                for upload_id, path in missing_objects(records, objects)
-            ]
+            problems += _record_problems(records, manifest.revision, objects)
     return problems[:_PROBLEMS_MAX]
 
 
@@ -77,17 +77,35 @@ def _key_problems(target: Target, file: StoredFile) -> list[str]:
     return []
 
 
-def _record_problems(records: Path, revision: str) -> list[str]:
+def _record_problems(records: Path, revision: str, objects: Container[str]) -> list[str]:
+    """Upgrades records of an older release first, because the checks are those of this release."""
+    try:
+        problems = _file_problems(records, revision)
+        if problems:
+            return problems
+        if revision != RECORDS_REVISION:
+            upgrade_records(records, revision)
+        return _reference_problems(records, objects)
+    except (sqlite3.Error, DatabaseUnusable) as error:
+        return [f"{RECORDS} cannot be read ({error.args[0]}): use another backup"]
+
+
+def _file_problems(records: Path, revision: str) -> list[str]:
     with closing(sqlite3.connect(records)) as connection:
         problems = [
             f"{RECORDS}: {row[0]}"
             for row in connection.execute("PRAGMA integrity_check")
             if row[0] != "ok"
         ]
-        [(found,)] = connection.execute("SELECT version_num FROM alembic_version")
-        if found != revision:
-            problems.append(f"{RECORDS}: the revision is {found} instead of {revision}")
-        problems += [
+        found = connection.execute("SELECT max(version_num) FROM alembic_version").fetchone()[0]
+    if found != revision:
+        problems.append(f"{RECORDS}: the revision is {found} instead of {revision}")
+    return problems
+
+
+def _reference_problems(records: Path, objects: Container[str]) -> list[str]:
+    with closing(sqlite3.connect(records)) as connection:
+        problems = [
             f"{RECORDS}: a row of {row[0]} refers to a missing row of {row[2]}"
             for row in connection.execute("PRAGMA foreign_key_check")
         ]
@@ -95,4 +113,8 @@ def _record_problems(records: Path, revision: str) -> list[str]:
             f"{RECORDS}: the stored use of the group {row[0]} is not that of its records"
             for row in connection.execute(_SUMS)
         ]
+    problems += [
+        f"upload {upload_id}: the file {path} has no object"
+        for upload_id, path in missing_objects(records, objects)
+    ]
     return problems

@@ -20,6 +20,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import DBAPIError
 
+from pyservice.data_formats import RECORDS_REVISION
 from pyservice.storage.database import CRASH_MARK_TABLE, Database
 from pyservice.storage.database_errors import DatabaseUnusable
 from pyservice.storage.migrations import current_revision, upgrade
@@ -154,6 +155,16 @@ def drop_stored_responses(file: Path) -> None:
     with closing(sqlite3.connect(file)) as connection:
         connection.execute(f"DELETE FROM {idempotent_answers.name}")
         connection.commit()
+
+
+def upgrade_records(file: Path, revision: str) -> None:
+    """Upgrades a SQLite file from its revision to that of this release. Raises DatabaseUnusable."""
+    engine = create_engine(f"sqlite:///{file}", poolclass=NullPool)
+    try:
+        with engine.begin() as connection:
+            upgrade(connection, revision, RECORDS_REVISION)
+    except DBAPIError as error:
+        raise DatabaseUnusable(f"{file} cannot be upgraded: {error.args[0]}") from error
 
 
 def _rows(source: Connection, table: Table) -> Iterator[list[dict[str, object]]]:

@@ -239,7 +239,7 @@ async def test_backup_of_another_version_is_not_restored(local: Machines, tmp_pa
     stored = Manifest.decode(manifest.read_bytes(), "")
     manifest.write_bytes(replace(stored, revision="9999", release="9.0.0").encode())
     refusal = new.refusal("restore", str(target), "--yes")
-    assert "is of release 9.0.0, and this release does not know its records: restore it" in refusal
+    assert "is of release 9.0.0, and this release does not know its records: use that" in refusal
     manifest.write_bytes(stored.encode().replace(b'"format": 1', b'"format": 2'))
     assert "has the format 2, this release reads 1: use a newer release" in new.refusal(
         "restore", str(target), "--yes"

@@ -9,10 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from sqlalchemy import create_engine
 
 from pyservice.backup.manifest import Manifest, encode_objects, read_objects
 from pyservice.backup.target import BackupFailed, StoredFile
 from pyservice.data_formats import RECORDS_REVISION
+from pyservice.storage.migrations import known_revisions, upgrade
+from pyservice.storage.record_copy import RECORDS
 from tests.support.backups import back_up, manifest_of, names, plain_target, problems
 from tests.support.command_line import run
 
@@ -88,6 +91,50 @@ async def test_revision_is_that_of_the_records(new_service: NewService, tmp_path
     ]
 
 
+async def test_backup_of_a_newer_release_is_named(new_service: NewService, tmp_path: Path) -> None:
+    service, target = new_service("service"), tmp_path / "backups"
+    name = await back_up(service, target)
+    store(target, replace(manifest_of(target, name), revision="9999", release="9.0.0"))
+    ended = run(tmp_path / "new", "restore", str(target), "--yes")
+    assert ended.returncode == 1
+    with pytest.raises(BackupFailed) as failed:
+        problems(target)
+    assert str(failed.value) == (
+        f"the backup {name} is of release 9.0.0, and this release does not know its records: "
+        "use that release, or a newer one"
+    )
+    assert str(failed.value) in ended.stderr
+
+
+@pytest.mark.parametrize("revision", known_revisions()[:-1:5])
+async def test_backup_of_an_older_release_is_checked(
+    new_service: NewService, tmp_path: Path, revision: str
+) -> None:
+    service, target = new_service("service"), tmp_path / "backups"
+    name = await back_up(service, target)
+    records = tmp_path / "older.db"
+    with create_engine(f"sqlite:///{records}").begin() as connection:
+        upgrade(connection, None, revision)
+    replace_records(target, name, records.read_bytes(), revision)
+    assert problems(target)[name] == []
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"a" * 4_096, "file is not a database"),
+        (b"", "no such table: alembic_version"),
+    ],
+)
+async def test_file_that_has_no_records_is_named(
+    new_service: NewService, tmp_path: Path, content: bytes, reason: str
+) -> None:
+    service, target = new_service("service"), tmp_path / "backups"
+    name = await back_up(service, target)
+    replace_records(target, name, content)
+    assert problems(target)[name] == [f"records.db cannot be read ({reason}): use another backup"]
+
+
 async def test_each_changed_byte_of_a_manifest_is_found(
     new_service: NewService, tmp_path: Path
 ) -> None:
@@ -134,6 +181,17 @@ async def test_path_outside_of_the_data_directory_is_refused(
     files.append(listed._replace(path="objects.json"))
     with pytest.raises(BackupFailed, match=r"objects\.json is damaged"):
         read_objects(opened, replace(manifest, files=tuple(files)))
+
+
+def replace_records(
+    target: Path, name: str, content: bytes, revision: str = RECORDS_REVISION
+) -> None:
+    """Stores other records with their digest, as if the backup had been made of them."""
+    manifest = manifest_of(target, name)
+    stored = plain_target(target).put_plain(f"backups/{name}/{RECORDS}", content)
+    others = [file for file in manifest.files if file.path != RECORDS]
+    files = (*others, stored._replace(path=RECORDS))
+    store(target, replace(manifest, files=files, revision=revision))
 
 
 def store(target: Path, manifest: Manifest, content: bytes | None = None) -> None:
