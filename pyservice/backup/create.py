@@ -1,4 +1,8 @@
-"""Backup of a service. The service may run, and does not wait for it."""
+"""Backup of a service. The service may run, and does not wait for it.
+
+Configurations are stored before the records: after a restore, the control plane sends what they
+lack. Keys are stored after the records, so that they verify each token of the records.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import obstore
 
@@ -28,6 +32,7 @@ from pyservice.backup.manifest import (
 from pyservice.backup.references import missing_objects
 from pyservice.backup.target import BackupFailed, Store, StoredFile, Target
 from pyservice.data_formats import KEY_FILES
+from pyservice.dataplane.feed_files import is_deleted
 from pyservice.observability.logging import get_logger
 from pyservice.runtime.filesystem import is_disk_short
 from pyservice.settings import Settings
@@ -61,7 +66,7 @@ async def create_backup(
     are not stored again. Raises BackupFailed, also after it has stored a backup that lacks objects.
     """
     _remove_scratch(settings.data_dir)
-    contents = _contents(settings.data_dir)
+    _require_keys(settings.data_dir)
     service = service_id(settings.data_dir)
     stored = target.names(BACKUPS) | target.names(OBJECTS)
     names = complete_backups(stored)
@@ -71,16 +76,18 @@ async def create_backup(
     name = new_name(now, service, names)
     files_of_service = [path for path in stored if service_of(path.split("/")[1]) == service]
     files_of_backups = _remove_incomplete(target, files_of_service, own)
-    files = [
-        target.put(f"{folder_of(name)}/{path}", iter([content]))
-        for path, content in contents.items()
-    ]
+    configurations = _store_configurations(target, name, settings.data_dir)
     known = _known_objects(target, own, stored)
     revision, records, kept, missing = await _copy_records(
         settings, database, objects, target, name, known
     )
     object_list = encode_objects(kept.values())
-    files += [records, target.put_plain(f"{folder_of(name)}/{OBJECT_LIST}", object_list)]
+    files = [
+        *_without_deleted(target, configurations),
+        *_store_keys(target, name, settings.data_dir),
+        records,
+        target.put_plain(f"{folder_of(name)}/{OBJECT_LIST}", object_list),
+    ]
     manifest = Manifest(
         name=name,
         release=version,
@@ -113,20 +120,56 @@ def _remove_scratch(data_dir: Path) -> None:
         shutil.rmtree(folder)
 
 
-def _contents(data_dir: Path) -> dict[str, bytes]:
-    """Returns keys and configurations by path."""
-    configurations = [f"feed/{path.name}" for path in sorted((data_dir / "feed").glob("*.cfg"))]
-    contents = {}
-    for path in (*KEY_FILES, _OWNER_TOKEN, *configurations):
+def _require_keys(data_dir: Path) -> None:
+    for path in KEY_FILES:
+        if not (data_dir / path).exists():
+            raise BackupFailed(f"{data_dir / path} is missing: start the service first")
+
+
+class _Configuration(NamedTuple):
+    source: Path
+    is_tombstone: bool
+    file: StoredFile
+
+
+def _store_configurations(target: Target, name: str, data_dir: Path) -> list[_Configuration]:
+    """Stores the configurations of namespaces, and the tombstones of deleted ones."""
+    stored = []
+    for path in sorted((data_dir / "feed").glob("*.cfg")):
+        is_tombstone = is_deleted(path)
         try:
-            contents[path] = (data_dir / path).read_bytes()
+            content = path.read_bytes()
         except FileNotFoundError:
-            # Operators remove the token. A configuration can be removed meanwhile.
-            if path in KEY_FILES:
-                raise BackupFailed(
-                    f"{data_dir / path} is missing: start the service first"
-                ) from None
-    return contents
+            # A tombstone can be removed meanwhile.
+            continue
+        file = target.put(f"{folder_of(name)}/feed/{path.name}", iter([content]))
+        stored.append(_Configuration(path, is_tombstone, file))
+    return stored
+
+
+def _without_deleted(target: Target, stored: Sequence[_Configuration]) -> list[StoredFile]:
+    """Removes the configurations of namespaces that were deleted since they were stored.
+
+    If the records lack the deletion, the control plane sends the configuration after a restore. If
+    they lack the namespace, it would be an orphan.
+    """
+    deleted = [one for one in stored if not one.is_tombstone and is_deleted(one.source)]
+    target.delete([one.file.path for one in deleted])
+    return [one.file for one in stored if one not in deleted]
+
+
+def _store_keys(target: Target, name: str, data_dir: Path) -> list[StoredFile]:
+    stored = []
+    for path in (*KEY_FILES, _OWNER_TOKEN):
+        try:
+            content = (data_dir / path).read_bytes()
+        except FileNotFoundError:
+            # Operators remove the token.
+            if path != _OWNER_TOKEN:
+                raise
+        else:
+            stored.append(target.put(f"{folder_of(name)}/{path}", iter([content])))
+    return stored
 
 
 def _known_objects(

@@ -74,6 +74,16 @@ class FeedFiles:
             (self._folder / f"{namespace_id}{_SUFFIX}").unlink(missing_ok=True)
 
 
+def is_deleted(path: Path) -> bool:
+    """Returns whether the file of a namespace is a tombstone, or was removed. Raises OSError."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(_HEAD.size)
+    except FileNotFoundError:
+        return True
+    return len(head) == _HEAD.size and _HEAD.unpack(head)[2] == _REMOVED
+
+
 def _encode(stored: StoredNamespace) -> bytes:
     if stored.configuration is not None:
         kind, payload = _CONFIGURATION, stored.configuration.SerializeToString()

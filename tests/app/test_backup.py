@@ -10,13 +10,17 @@ import subprocess
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pyrage
 import pytest
 
+from pyservice.backup import create
 from pyservice.backup.manifest import Manifest
 from pyservice.process.child_process import NO_RESTART
+from pyservice.storage.record_copy import copy_records
+from tests.support.backups import back_up, problems
 from tests.support.command_line import run
 from tests.support.databases import Databases
 from tests.support.full_service import Developer
@@ -98,6 +102,38 @@ async def test_lost_machine_is_replaced_beside_its_living_database(
         machines.close()
 
 
+async def test_changes_beside_a_backup_are_restored_whole(
+    local: Machines, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They come after the backup has begun, and before it copies the records."""
+    old, new, target = local.new(), local.new(), tmp_path / "backups"
+    game = await old.publish()
+    data_dir = old.service.data_dir
+    async with old.service.open_client("http") as client:
+        developer = Developer(old.service, client, game.tokens["cloud"])
+        deleted = await developer.arena()
+
+        async def is_removed() -> bool:
+            return not records_of(data_dir, "SELECT * FROM removals")
+
+        async def copy_after_changes(*arguments: Any) -> str:
+            await asyncio.to_thread(old.good, "keys", "rotate")
+            game.tokens["public"] = await developer.public_token(game.game_id)
+            await developer.good("delete_game", game_id=deleted)
+            await eventually(is_removed)
+            return await copy_records(*arguments)
+
+        monkeypatch.setattr(create, "copy_records", copy_after_changes)
+        name = await back_up(data_dir, target)
+    old.service.close()
+    assert problems(target) == {name: []}
+    new.good("restore", str(target), "--yes")
+    await asyncio.to_thread(new.service.start)
+    async with new.service.open_client("http") as client:
+        assert await game.find(client)
+    assert json.loads(new.good("namespace", "orphans", "--json")) == {"orphans": []}
+
+
 async def test_second_backup_stores_only_new_objects(machines: Machines, tmp_path: Path) -> None:
     machine, target = machines.new(), tmp_path / "backups"
     await machine.publish()
@@ -110,6 +146,11 @@ async def test_second_backup_stores_only_new_objects(machines: Machines, tmp_pat
     assert len(list((target / "backups").iterdir())) == 2
     machine.good("backup", "create", str(target), "--set", "backup.keep=1")
     assert len(list((target / "backups").iterdir())) == 1
+
+
+def records_of(data_dir: Path, query: str) -> list[Any]:
+    with closing(sqlite3.connect(data_dir / "control" / "records.db")) as records:
+        return records.execute(query).fetchall()
 
 
 def bytes_below(folder: Path) -> int:
@@ -129,10 +170,9 @@ async def test_backup_beside_running_servers_is_as_small_as_what_is_stored(
             await back_end.running()
         machine.good("backup", "create", str(target))
     data_dir = machine.service.data_dir
-    with closing(sqlite3.connect(data_dir / "control" / "records.db")) as records:
-        [[record_bytes]] = records.execute(
-            "SELECT page_count * page_size FROM pragma_page_count, pragma_page_size"
-        )
+    [[record_bytes]] = records_of(
+        data_dir, "SELECT page_count * page_size FROM pragma_page_count, pragma_page_size"
+    )
     stored = record_bytes + bytes_below(data_dir / "control" / "objects" / "kept")
     assert 0.9 * stored < bytes_below(target) <= 1.2 * stored
     assert bytes_below(data_dir / "servers") > stored, "the backup has no files of servers"
