@@ -18,11 +18,16 @@ from pathlib import Path
 import httpx
 import pytest
 
+from pyservice.cli.admin_requests import admin_socket
+from pyservice.errors import ServiceError, Unreachable
+from pyservice.pb.hosting.internal.v1.admin_pb2 import RotateKeysRequest
+from pyservice.rpc import InternalClient
 from tests.support.databases import KINDS, Databases
 from tests.support.full_service import Developer, ServiceClient
 from tests.support.published_game import Machine, Machines, PublishedGame
 
 KILLS = 10
+CHANGED = "changed"
 STOPPING = "SHUTTING_DOWN"
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(1_200)]
 
@@ -59,16 +64,64 @@ class Players:
         return (await self._client.call(slug, fields, token=token, key=key)).code
 
 
+class Changes:
+    """Changes of a developer. Every 50th version gets its namespace, a new key, and a token that the key signs."""
+
+    def __init__(self, game: PublishedGame) -> None:
+        self._game_id = game.game_id
+        self.tokens: dict[str, str] = {}
+        """Public tokens by id."""
+
+    async def run(self, developer: Developer) -> None:
+        place = {"game_id": self._game_id, "namespace_id": CHANGED}
+        for number in range(1_000_000):
+            created = await developer.call(
+                "create_version", game_id=self._game_id, display_name=f"1.0.{number}", config={}
+            )
+            answers = [created]
+            if number % 50 == 0 and created.code == "OK":
+                version_id = created.body["version_id"]
+                answers.append(await developer.call("set_version", **place, version_id=version_id))
+                await self._rotate(developer)
+                answers.append(await developer.call("create_public_token", **place))
+                if answers[-1].code == "OK":
+                    self.tokens[answers[-1].body["token_id"]] = answers[-1].body["token"]
+            codes = {answer.code for answer in answers}
+            if codes & {STOPPING, "CONTROL_PLANE_UNAVAILABLE"}:
+                return
+            assert codes == {"OK"}
+
+    async def prepare(self, developer: Developer) -> None:
+        version_id = await developer.version(self._game_id)
+        fields = {"game_id": self._game_id, "version_id": version_id}
+        await developer.good("create_namespace", **fields, display_name="Changed", name_id=CHANGED)
+
+    async def _rotate(self, developer: Developer) -> None:
+        async with InternalClient(admin_socket(developer.full_service.data_dir)) as client:
+            with suppress(Unreachable, ServiceError):
+                await client.call("hosting.internal.v1.Admin.RotateKeys", RotateKeysRequest())
+
+    async def require_valid(self, developer: Developer) -> None:
+        """Each token of the records is valid. Tokens since the backup are lost."""
+        place = {"game_id": self._game_id, "namespace_id": CHANGED}
+        listed = await developer.good("list_namespace_tokens", **place)
+        for one in listed["tokens"]:
+            # The response to its creation can be lost.
+            token = self.tokens.get(one["token_id"])
+            if token is not None:
+                assert (await developer.client.call("list", {}, token=token)).code == "OK"
+
+
 @asynccontextmanager
-async def playing(machine: Machine, game: PublishedGame) -> AsyncIterator[Players]:
+async def playing(
+    machine: Machine, game: PublishedGame, changes: Changes
+) -> AsyncIterator[Players]:
     """Players, and changes of a developer, until the service is killed or the block ends."""
     async with machine.service.open_client("http") as client:
         developer = Developer(machine.service, client, game.tokens["cloud"])
         lobby = await developer.lobby(game.game_id, game.tokens["environment"], "hosted")
         players = Players(game, client, lobby)
-        work = [
-            asyncio.create_task(one) for one in (players.run(), _change(developer, game.game_id))
-        ]
+        work = [asyncio.create_task(one) for one in (players.run(), changes.run(developer))]
         try:
             await asyncio.wait_for(players.connected.wait(), 60)
             yield players
@@ -78,16 +131,6 @@ async def playing(machine: Machine, game: PublishedGame) -> AsyncIterator[Player
             ended = await asyncio.gather(*work, return_exceptions=True)
         allowed = (type(None), asyncio.CancelledError, httpx.TransportError)
         assert all(isinstance(one, allowed) for one in ended), ended
-
-
-async def _change(developer: Developer, game_id: str) -> None:
-    for number in range(1_000_000):
-        answer = await developer.call(
-            "create_version", game_id=game_id, display_name=f"1.0.{number}", config={}
-        )
-        if answer.code in (STOPPING, "CONTROL_PLANE_UNAVAILABLE"):
-            return
-        assert answer.code == "OK"
 
 
 async def _kill_backup(machine: Machine, target: str, point: random.Random, usual_s: float) -> None:
@@ -107,9 +150,10 @@ async def _kill_backup(machine: Machine, target: str, point: random.Random, usua
     await asyncio.to_thread(backup.wait)
 
 
-async def _require_new_tokens_only(
-    machine: Machine, game: PublishedGame, earlier: list[str]
+async def _require_tokens(
+    machine: Machine, game: PublishedGame, changes: Changes, earlier: list[str]
 ) -> None:
+    """Tokens of players and lobbies of before are invalid, and those of the records are valid."""
     async with machine.service.open_client("http") as client:
         assert await game.find(client)
         assert (
@@ -120,6 +164,7 @@ async def _require_new_tokens_only(
         players = Players(game, client, lobby)
         for token in earlier:
             assert await players.call("connected", token) == "PLAYER_TOKEN_INVALID"
+        await changes.require_valid(developer)
 
 
 @pytest.mark.parametrize(
@@ -137,18 +182,21 @@ async def test_clients_go_on_after_a_killed_backup(
     try:
         machine = machines.new()
         game = await machine.publish()
+        changes = Changes(game)
+        async with machine.service.open_client("http") as client:
+            await changes.prepare(Developer(machine.service, client, game.tokens["cloud"]))
         began_s = time.monotonic()
         machine.good("backup", "create", target)
         usual_s = time.monotonic() - began_s
         earlier = [game.tokens["player"]]
         for _ in range(KILLS):
-            async with playing(machine, game) as players:
+            async with playing(machine, game, changes) as players:
                 await _kill_backup(machine, target, point, usual_s)
             earlier += players.tokens[-3:]
             machine.service.close()
             machine = machines.new()
             machine.good("restore", target, "--yes")
             await asyncio.to_thread(machine.service.start)
-            await _require_new_tokens_only(machine, game, earlier)
+            await _require_tokens(machine, game, changes, earlier)
     finally:
         machines.close()
