@@ -23,8 +23,19 @@ DASHBOARD: Final = ROOT / "deploy" / "grafana" / "dashboard.json"
 SEEN_IN_A_REAL_PROMETHEUS: Final = {
     *("HostingDown", "HostingControlPlaneDown", "HostingDatabaseDown"),
     *("HostingObjectStoreDown", "HostingEdgeGuardDown", "HostingCdnDown", "HostingDiskFull"),
+    *(
+        "HostingEdgeGuardDisconnected",
+        "HostingDiskStuck",
+        "HostingNoNewSlots",
+        "HostingChangesHang",
+    ),
 }
 """Alerts of tests/observability/test_alerts.py."""
+NOT_CAUSED: Final = {
+    "HostingLedgerViolation": "only a defect of the program causes it",
+    "HostingFactsLost": "100,000 facts must wait before one is lost, which takes minutes",
+}
+"""Outages that promtool alone tests. tests/dataplane/test_facts_outbox.py loses facts in an engine."""
 FIRES_WITHIN_S: Final = 120
 NOTICED_WITHIN_S: Final = 15
 """Time until a metric shows a fault. The store of objects is checked every 10 s, for at most 3 s."""
@@ -338,6 +349,13 @@ CASES: Final = (
 
 def test_every_alert_is_tested() -> None:
     assert {case.alert for case in CASES} | SEEN_IN_A_REAL_PROMETHEUS == set(ALERTS)
+
+
+def test_each_outage_is_caused_for_real() -> None:
+    paging = {alert for alert, rule in ALERTS.items() if rule["labels"]["severity"] == "page"}
+    others = {*BEFORE_AN_OUTAGE, *NOT_CAUSED}
+    assert paging - others == SEEN_IN_A_REAL_PROMETHEUS
+    assert others <= {case.alert for case in CASES}
 
 
 def promtool_test(case: Case) -> dict[str, Any]:

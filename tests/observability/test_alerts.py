@@ -18,19 +18,23 @@ import pytest
 
 from pyservice.process.directory_lock import lock_holder_pid
 from tests.support.databases import Server
-from tests.support.full_service import Developer, FullService
+from tests.support.fault_shim import Rule, Shim, compiled_library
+from tests.support.full_service import ARENA_MODES, Developer, FullService
 from tests.support.hosted_game import Hosted
 from tests.support.prometheus import Prometheus, running_prometheus
 from tests.support.published_game import Machine
 from tests.support.s3_server import ACCESS_KEY, BUCKET, SECRET_KEY, S3Server, running_s3
 from tests.support.small_disk import small_disk
-from tests.support.waiting import PATIENCE_S, within
+from tests.support.waiting import PATIENCE_S, cancel, until_met, within
 
 FIRES_WITHIN_S: Final = 120.0
 QUIET_WITHIN_S: Final = 120.0
 DISK_MIB: Final = 64
 PLAYERS: Final = 8
 RESERVE_BYTES: Final = 1 << 20
+HOUR_MS: Final = 3_600_000
+STATE_BYTES: Final = 60_000
+STATES_MAX: Final = (DISK_MIB << 20) // STATE_BYTES
 GAUGES: Final = (
     'up{job="hosting"}',
     *("hosting_control_plane_up", "hosting_control_database_up", "hosting_edge_up"),
@@ -64,8 +68,46 @@ def is_quiet(prometheus: Prometheus, services: Iterable[FullService]) -> bool:
     return all(is_healthy(prometheus, service) for service in services)
 
 
+class ServiceOnStuckDisk(FullService):
+    """Service with a game. Its data plane can be made to wait for the disk."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        folder.mkdir()
+        self._shim = Shim(compiled_library(), folder / "shim", self.data_dir)
+        variables = [f"{name}={value}" for name, value in self._shim.environment().items()]
+        self.interpreter = ["env", *variables, sys.executable]
+        self._rules: list[Rule] = []
+
+    async def prepare(self) -> None:
+        async with self.open_client("http") as client:
+            developer = Developer(self, client)
+            self._game_id = await developer.arena()
+            self._service_token = await developer.service_token(self._game_id)
+
+    async def stall(self) -> None:
+        """Stalls syncs of the journal and of configurations, with a lobby and a change that wait for them."""
+        calls = (("fdatasync", "journal/seg-*"), ("fsync", "feed/*"))
+        self._rules = [self._shim.stall(*call) for call in calls]
+        async with self.open_client("http") as client:
+            developer = Developer(self, client)
+            waiting = (
+                developer.lobby(self._game_id, self._service_token),
+                developer.service_token(self._game_id),
+            )
+            requests = [asyncio.create_task(request) for request in waiting]
+            await until_met(lambda: all(rule.waiting for rule in self._rules))
+            # The event and the change go on to wait without their clients.
+            await cancel(*requests)
+
+    def close(self) -> None:
+        for rule in self._rules:
+            rule.release()
+        super().close()
+
+
 class Scene:
-    """Three services, a database server and an S3 server, which the test stops."""
+    """Four services, a database server and an S3 server, in which the test causes outages."""
 
     def __init__(self, folder: Path, server: Server, s3: S3Server) -> None:
         self.server, self.s3 = server, s3
@@ -77,12 +119,14 @@ class Scene:
         }
         self.parts = FullService(folder / "a", server.url(), s3=bucket)
         self.plane, self.whole = FullService(folder / "b"), FullService(folder / "c")
-        self.services = (self.parts, self.plane, self.whole)
+        self.stuck = ServiceOnStuckDisk(folder / "d")
+        self.services = (self.parts, self.plane, self.whole, self.stuck)
         self._stopped: list[int] = []
 
     def start(self) -> None:
         with ThreadPoolExecutor() as threads:
             list(threads.map(FullService.start, self.services))
+        asyncio.run(self.stuck.prepare())
 
     def close(self) -> None:
         for pid in self._stopped:
@@ -106,12 +150,15 @@ class Scene:
         assert data_plane
         self.whole.process.kill()
         os.kill(data_plane, signal.SIGKILL)
+        asyncio.run(self.stuck.stall())
         of_parts = ("Database", "ObjectStore", "EdgeGuard", "Cdn")
         return {
             *((address(self.parts), f"Hosting{name}Down") for name in of_parts),
             (address(self.plane), "HostingControlPlaneDown"),
             (address(self.plane), "HostingEdgeGuardDisconnected"),
             (address(self.whole), "HostingDown"),
+            (address(self.stuck), "HostingDiskStuck"),
+            (address(self.stuck), "HostingChangesHang"),
         }
 
     def _stop(self, pid: int | None) -> None:
@@ -155,12 +202,41 @@ def test_each_outage_alerts_within_two_minutes(scene: Scene, tmp_path: Path) -> 
 
 
 class ServiceOnSmallDisk(FullService):
+    """Service with a game, on a disk that can be filled."""
+
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, storage_reserve_bytes=RESERVE_BYTES)
         folder.mkdir()
         self.disk = small_disk(folder, DISK_MIB)
         self.data_dir = self.disk.mount_point / "data"
         self.interpreter = [*self.disk.command_prefix, sys.executable]
+
+    async def prepare(self) -> None:
+        assert self.process is not None
+        data_dir = self.disk.inside(self.process.pid) / self.data_dir.name
+        owner_token = (data_dir / "control/owner.token").read_text().strip()
+        async with self.open_client("http") as client:
+            developer = Developer(self, client, owner_token)
+            game_id = await developer.game()
+            modes = {"arena": {**ARENA_MODES["arena"], "heartbeat_timeout": HOUR_MS}}
+            version_id = await developer.version(game_id, {"matchmaker": {"game_modes": modes}})
+            target = {"game_id": game_id, "namespace_id": "prod"}
+            await developer.good("set_version", **target, version_id=version_id)
+            service_token = await developer.service_token(game_id)
+            self._lobby = await developer.lobby(game_id, service_token)
+
+    async def fill(self) -> None:
+        """Fills the disk, and then the prepared segments of the journal up to its reserve."""
+        assert self.process is not None
+        self.disk.fill(self.process.pid)
+        async with self.open_client("http") as client:
+            for number in range(STATES_MAX):
+                state = {"state": [number, "." * STATE_BYTES]}
+                answer = await client.call("set_state", state, token=self._lobby["lobby_token"])
+                if answer.code == "STORAGE_FULL":
+                    return
+                assert answer.code == "OK", answer
+        raise AssertionError("the journal has more room than the disk")
 
 
 @pytest.mark.timing
@@ -169,14 +245,14 @@ def test_full_disk_alerts_within_two_minutes(tmp_path: Path) -> None:
     service = ServiceOnSmallDisk(tmp_path / "s")
     try:
         service.start()
+        asyncio.run(service.prepare())
         with running_prometheus(tmp_path / "prometheus", [address(service)]) as prometheus:
             wait_for(lambda: is_quiet(prometheus, [service]), QUIET_WITHIN_S)
-            assert service.process is not None
-            full = (address(service), "HostingDiskFull")
+            outages = {(address(service), f"Hosting{name}") for name in ("DiskFull", "NoNewSlots")}
             with within(FIRES_WITHIN_S):
-                service.disk.fill(service.process.pid)
-                wait_for(lambda: full in prometheus.alerts("firing"), FIRES_WITHIN_S)
-            assert prometheus.alerts("firing") == {full}
+                asyncio.run(service.fill())
+                wait_for(lambda: outages <= prometheus.alerts("firing"), FIRES_WITHIN_S)
+            assert prometheus.alerts("firing") == outages
     finally:
         service.close()
 
