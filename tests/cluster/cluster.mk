@@ -12,7 +12,7 @@ CLUSTER_PACKAGES := containerd containernetworking-plugins etcd-server iptables 
 BUILD_IMAGE := PATH="$(abspath $(CLUSTER)/debian/usr/bin):$$PATH" $(PYTHON) deploy/container/build_image.py --cache $(CLUSTER)/layers
 
 .PHONY: test-cluster cluster-proofs cluster-files
-test-cluster: build ## The tests on a real Kubernetes of two nodes (first time: 12 minutes)
+test-cluster: build ## The tests on a real Kubernetes of two nodes (15 minutes, first time: 27 minutes)
 	@$(MAKE) --no-print-directory --jobs 3 cluster-files
 	$(BIN)/pytest -m "cluster and not proof" -n 0 tests/cluster tests/placement
 
