@@ -34,7 +34,7 @@ from pyservice.backup.target import BackupFailed, Store, StoredFile, Target
 from pyservice.data_formats import KEY_FILES
 from pyservice.dataplane.feed_files import is_deleted
 from pyservice.observability.logging import get_logger
-from pyservice.runtime.filesystem import is_disk_short
+from pyservice.runtime.disk_reserve import is_disk_short
 from pyservice.settings import Settings
 from pyservice.storage.database import Database
 from pyservice.storage.ownership import Instance

@@ -20,7 +20,7 @@ from pyservice.network.node_silence import SILENT_AFTER_S
 from pyservice.observability.logging import get_logger
 from pyservice.pb.hosting.internal.v1 import node_logs_pb2 as pb
 from pyservice.runtime.copied_log import CopiedLog, service_line
-from pyservice.runtime.filesystem import is_disk_short
+from pyservice.runtime.disk_reserve import is_disk_short
 from pyservice.runtime.run_folder import log_text
 from pyservice.runtime.run_logs import newest_line
 from pyservice.timestamps import now_ms, rfc3339

@@ -13,7 +13,7 @@ from typing import Final, NoReturn
 from pyservice.control.log_copies import LogCopies
 from pyservice.kubernetes.pod_status import PodState
 from pyservice.observability.logging import get_logger
-from pyservice.runtime.filesystem import is_disk_short
+from pyservice.runtime.disk_reserve import is_disk_short
 from pyservice.runtime.run_cleanup import RunRetention
 from pyservice.runtime.run_layout import REPORTED
 from pyservice.runtime.run_requests import Backend, LobbyProgress, RunEnd, RunReporter

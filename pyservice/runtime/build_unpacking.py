@@ -55,7 +55,7 @@ from pyservice.runtime.build_manifests import (
 )
 from pyservice.runtime.build_manifests import MAX_BYTES as MANIFEST_MAX_BYTES
 from pyservice.runtime.decompression import decompress_layer
-from pyservice.runtime.filesystem import is_disk_short
+from pyservice.runtime.disk_reserve import is_disk_short
 from pyservice.runtime.root_filesystem import (
     PROGRAM_JSON,
     RootFilesystem,

@@ -1,11 +1,8 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Iterator
-from typing import Any, Final, Protocol
-
-import lz4.frame
-import zstandard
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final, Protocol
 
 from pyservice.runtime.archive_rules import BadArchive
 
@@ -24,8 +21,8 @@ def decompress(blocks: Iterable[bytes], compression: str) -> Iterator[bytes]:
     if compression == "none":
         yield from blocks
         return
-    new_frame, error = _FRAMES[compression]
-    frame: _Frame = new_frame()
+    new_frame = _FRAMES[compression]
+    frame = new_frame()
     is_begun = False
     for block in blocks:
         while block:
@@ -37,7 +34,7 @@ def decompress(blocks: Iterable[bytes], compression: str) -> Iterator[bytes]:
             is_begun = True
             try:
                 yield from frame.pieces(block)
-            except error:
+            except frame.error:
                 reason = f"cannot be decompressed as {compression}"
                 raise BadArchive("", "invalid", reason) from None
             block = frame.trailing
@@ -63,6 +60,8 @@ def decompress_layer(blocks: Iterable[bytes]) -> Iterator[bytes]:
 
 
 class _Frame(Protocol):
+    error: type[Exception]
+    """The exception of broken content."""
     trailing: bytes
 
     @property
@@ -72,6 +71,7 @@ class _Frame(Protocol):
 
 class _GzipFrame:
     def __init__(self) -> None:
+        self.error: type[Exception] = zlib.error
         self._reader = zlib.decompressobj(wbits=31)
         self.trailing = b""
 
@@ -91,6 +91,10 @@ class _GzipFrame:
 
 class _ZstdFrame:
     def __init__(self) -> None:
+        # Each start of a Pod waits for the imports of this module, so it loads one library only.
+        import zstandard
+
+        self.error: type[Exception] = zstandard.ZstdError
         reader = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW_MAX_BYTES)
         self._reader = reader.decompressobj()
         self.trailing = b""
@@ -113,6 +117,9 @@ class _ZstdFrame:
 
 class _Lz4Frame:
     def __init__(self) -> None:
+        import lz4.frame
+
+        self.error: type[Exception] = RuntimeError
         self._reader = lz4.frame.LZ4FrameDecompressor()
         self.trailing = b""
 
@@ -134,8 +141,8 @@ class _Lz4Frame:
             piece = self._reader.decompress(b"", max_length=_OUTPUT_BYTES)
 
 
-_FRAMES: Final[dict[str, tuple[type[Any], type[Exception]]]] = {
-    "gzip": (_GzipFrame, zlib.error),
-    "zstd": (_ZstdFrame, zstandard.ZstdError),
-    "lz4": (_Lz4Frame, RuntimeError),
+_FRAMES: Final[dict[str, Callable[[], _Frame]]] = {
+    "gzip": _GzipFrame,
+    "zstd": _ZstdFrame,
+    "lz4": _Lz4Frame,
 }

@@ -1,8 +1,4 @@
-"""File system operations: disk reserve, removal of untrusted folders, batched changes.
-
-Uploads, builds and logs stop at the disk reserve. The matchmaker's journal on the same disk can
-thus still grow.
-"""
+"""File system operations: removal of untrusted folders, batched changes."""
 
 from __future__ import annotations
 
@@ -11,18 +7,9 @@ import shutil
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from pyservice import _native
-
-INODES_FREE: Final = 50_000
-"""Minimum of free inodes. On a small disk, a twentieth of all inodes."""
-
-
-def is_disk_short(folder: Path, reserve_bytes: int) -> bool:
-    status = os.statvfs(folder)
-    inodes = min(INODES_FREE, status.f_files // 20)
-    return status.f_bavail * status.f_frsize < reserve_bytes or status.f_favail < inodes
 
 
 def remove_tree(path: Path) -> None:

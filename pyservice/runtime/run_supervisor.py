@@ -22,8 +22,8 @@ from pyservice.concurrency.cancellation import cancel_and_wait
 from pyservice.observability.logging import get_logger
 from pyservice.runtime import run_cleanup
 from pyservice.runtime.control_groups import GroupUsage
+from pyservice.runtime.disk_reserve import is_disk_short
 from pyservice.runtime.end_problems import FAILED_STARTS
-from pyservice.runtime.filesystem import is_disk_short
 from pyservice.runtime.keeper_launcher import KeeperLauncher
 from pyservice.runtime.node_allocation import NodeCapacity, PlacementAllocator
 from pyservice.runtime.run_cleanup import RunRetention

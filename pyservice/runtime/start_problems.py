@@ -13,9 +13,10 @@ import struct
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
-from pyservice.runtime.adapters import Adapter
+if TYPE_CHECKING:
+    from pyservice.runtime.adapters import Adapter
 
 BEGINNING_BYTES: Final = 4_096
 """Bytes at the beginning of a file that are enough to judge it."""
@@ -157,15 +158,15 @@ def start_timeout_problem(
 
 def _missing_sign(adapter: Adapter | None) -> str:
     """Returns what would have made a lobby ready."""
-    match adapter:
-        case Adapter(ready="log"):
-            return f'no line of its log matched log_match "{adapter.log_match}"'
-        case Adapter(ready="port"):
-            return f"nothing listened at its port {adapter.port}"
-        case Adapter(ready="query"):
-            return f"no answer to the query {adapter.query} at its port {adapter.query_port}"
-        case _:
-            return "call lobbies/ready when the server listens"
+    calls = "call lobbies/ready when the server listens"
+    if adapter is None:
+        return calls
+    signs = {
+        "log": f'no line of its log matched log_match "{adapter.log_match}"',
+        "port": f"nothing listened at its port {adapter.port}",
+        "query": f"no answer to the query {adapter.query} at its port {adapter.query_port}",
+    }
+    return signs.get(adapter.ready, calls)
 
 
 def read_program_file(path: Path) -> ProgramFile | None:

@@ -321,3 +321,11 @@ def test_prepared_folder_has_an_executable_start_script(node: Node, tmp_path: Pa
     assert os.access(tmp_path / "keeper", os.X_OK)
     assert "export A=1" in start.read_text()
     assert read_program(tmp_path / "root").command == ("sh", "-c", "exit 3")
+
+
+def test_start_of_a_pod_waits_for_no_large_import() -> None:
+    """The native module and the libraries of unused compressions take a third of the imports."""
+    source = "import sys, pyservice.node.fetch_build; print(*sys.modules)"
+    command = [sys.executable, "-c", source]
+    loaded = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    assert not {"pyservice._native", "zstandard", "lz4"} & set(loaded)

@@ -12,7 +12,7 @@ from typing import Final
 import pytest
 
 from pyservice.runtime import run_cleanup
-from pyservice.runtime.filesystem import is_disk_short
+from pyservice.runtime.disk_reserve import is_disk_short
 from pyservice.runtime.keeper_binary import KEEPER_BINARY
 from pyservice.runtime.run_cleanup import RunRetention
 from pyservice.runtime.run_folder import KeeperSpec, RunFolder

@@ -26,7 +26,7 @@ from pyservice.runtime.archive_rules import (
     SizeAllowance,
 )
 from pyservice.runtime.build_unpacking import check, unpack
-from pyservice.runtime.filesystem import INODES_FREE, is_disk_short
+from pyservice.runtime.disk_reserve import INODES_FREE, is_disk_short
 from tests.runtime.archive_judgement import judge, refusal
 from tests.runtime.unpacked_trees import unpacked
 from tests.support.container_images import file, layer, link, saved
