@@ -146,6 +146,8 @@ class ControlPlane:
             *(f"--tls-cert-file={folder}/api.crt", f"--tls-private-key-file={folder}/api.key"),
             *(f"--token-auth-file={folder}/tokens.csv", "--authorization-mode=Node,RBAC"),
             *("--enable-admission-plugins=NodeRestriction", "--allow-privileged=true"),
+            # Debian's etcd lacks what lists over a watch need. Their clients would repeat them with growing pauses.
+            "--feature-gates=WatchList=false",
             "--service-account-issuer=https://kubernetes.default.svc",
             f"--service-account-key-file={folder}/accounts.pub",
             f"--service-account-signing-key-file={folder}/accounts.key",
